@@ -89,13 +89,13 @@ def _callback_problems(callbacks: Any) -> Iterator[Problem]:
 
 
 def _listed(callbacks: Any) -> list[Any]:
-    """Returns callbacks as a list, without those that `fit` adds: a run has its own."""
+    """Returns callbacks as a list, without the progress bar that a `CallbackList` adds."""
     import keras
 
-    if isinstance(callbacks, keras.callbacks.CallbackList):
-        added = (keras.callbacks.History, keras.callbacks.ProgbarLogger)
-        return [callback for callback in callbacks.callbacks if not isinstance(callback, added)]
-    return [*callbacks] if isinstance(callbacks, list | tuple) else [callbacks]
+    if not isinstance(callbacks, keras.callbacks.CallbackList):
+        return [*keras.tree.flatten(callbacks)]
+    bar = keras.callbacks.ProgbarLogger
+    return [callback for callback in callbacks.callbacks if not isinstance(callback, bar)]
 
 
 def _is_whole(value: Any, least: int) -> bool:

@@ -63,15 +63,11 @@ class Result:
     def history(self) -> dict[str, list[float]]:
         """The metrics of each epoch, as `History.history` of `fit`: `loss`, `val_loss` and so on.
 
-        What callbacks add to the logs of an epoch is among them. An epoch that is not over has its
-        newest metrics; a run without epochs has none.
+        They are as callbacks have left them in the logs of an epoch. An epoch that is not over has
+        its newest metrics; a run without epochs has none.
         """
-        epochs: dict[float, dict[str, float]] = {}
-        for values in history(TrackingDirectory(self._run.path).journal).values():
-            if "epoch" in values:
-                epochs.setdefault(values["epoch"], {}).update(values)
         named: dict[str, list[float]] = {}
-        for values in epochs.values():
+        for values in self._epochs.values():
             metrics, added = {}, {}
             for name, value in values.items():
                 kind, _, metric = name.partition("/")
@@ -81,9 +77,23 @@ class Result:
                     metrics[f"val_{metric}"] = value
                 elif kind == "callbacks":
                     added[metric] = value
-            for metric, value in [*sorted(metrics.items()), *added.items()]:
+            for metric, value in (dict(sorted(metrics.items())) | added).items():
                 named.setdefault(metric, []).append(value)
         return named
+
+    @property
+    def epoch(self) -> list[int]:
+        """The indices of the epochs, as `History.epoch` of `fit`."""
+        return [int(number) - 1 for number in self._epochs]
+
+    @property
+    def _epochs(self) -> dict[float, dict[str, float]]:
+        """Number of an epoch -> what has been recorded of it."""
+        epochs: dict[float, dict[str, float]] = {}
+        for values in history(TrackingDirectory(self._run.path).journal).values():
+            if "epoch" in values:
+                epochs.setdefault(values["epoch"], {}).update(values)
+        return epochs
 
     @property
     def best(self) -> dict[str, float]:
@@ -97,7 +107,7 @@ class Result:
         return open_store(self.config.tracking, {}).run_id(self._run.path)
 
     @door
-    def model(self, which: str = "") -> Any:
+    def model(self, which: str | int = "") -> Any:
         """Returns the trained Keras model, outside any graph: for `predict`, `save`, a `fit`.
 
         Args:
@@ -109,7 +119,7 @@ class Result:
         from runner.checkpoints.locate import checkpoint_paths
         from runner.graph.trained_model import trained_model
 
-        which = which or ("best" if self.best else "latest")
+        which = str(which) or ("best" if self.best else "latest")
         with unchanged_process(), python_objects(self.objects):
             (prefix,) = checkpoint_paths(str(self._run.path), which)
             return trained_model(self.config, prefix)
@@ -122,17 +132,26 @@ class Result:
         return RunDirectory(self.directory)
 
     def __repr__(self) -> str:
-        return f"<{self.config.name}: {self.directory or f'mode={self.config.mode.value}'}>"
-
-    def _repr_html_(self) -> str:
+        """Shows where the run is, how it ended and its best evaluation."""
         if self.directory is None:
-            return "" if self.plan is None else self.plan._repr_html_()
-        record = self._run.load_record()
+            return f"<{self.config.name}: mode={self.config.mode.value}>"
+        return f"<{'; '.join(self._summary())}>"
+
+    def _summary(self) -> list[str]:
+        record = self._run.read()
+        if record is None:
+            return [f"{self.config.name}: {self.directory}, which is not there"]
         lines = [f"{record.name}: {record.status}, {self.directory}"]
         if best := self.best:
             lines.append(f"best: {_shown(best)}")
         if self.evaluated:
             lines.append(f"{self.config.evaluate.split.value}: {_shown(self.evaluated)}")
+        return lines
+
+    def _repr_html_(self) -> str:
+        if self.directory is None:
+            return "" if self.plan is None else self.plan._repr_html_()
+        lines = self._summary()
         steps = history(TrackingDirectory(self.directory).journal)
         names = list(dict.fromkeys(name for values in steps.values() for name in values))
         rows = [

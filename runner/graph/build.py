@@ -20,8 +20,8 @@ MAKERS = {
 }
 
 
-def graph_maker(config: RunConfig) -> GraphMaker:
-    """Returns the maker of a configuration's graphs; only one of their keys is set.
+def graph_maker(config: RunConfig, **options: bool) -> GraphMaker:
+    """Returns the maker of a configuration's graphs, see `GraphMaker`; one of their keys is set.
 
     Raises:
       ConfigError: when a `model_fn` needs the original Estimator, which is not installed.
@@ -29,11 +29,16 @@ def graph_maker(config: RunConfig) -> GraphMaker:
     key = next(key for key in MAKERS if getattr(config, key))
     module, _, name = MAKERS[key].rpartition(".")
     maker: type[GraphMaker] = getattr(importlib.import_module(module), name)
-    return maker(config)
+    return maker(config, **options)
 
 
 def build_graph(
-    config: RunConfig, split: str, *, train: bool, replica: Replica | None = None
+    config: RunConfig,
+    split: str,
+    *,
+    train: bool,
+    replica: Replica | None = None,
+    rereads: bool = False,
 ) -> BuiltGraph:
     """Builds the graph in which a run trains and evaluates.
 
@@ -42,12 +47,14 @@ def build_graph(
       split: `train`, `validation` or `test`, the split to evaluate.
       train: whether to build the training step too.
       replica: which copy of the graph this is; by default the only one.
+      rereads: see `GraphMaker`.
 
     Raises:
       ConfigError: when a `_target_` cannot be built or does not keep its contract.
     """
     set_threads(config)
-    built = graph_maker(config).build(split, train=train, replica=replica or Replica())
+    maker = graph_maker(config, rereads=rereads)
+    built = maker.build(split, train=train, replica=replica or Replica())
     if built.training is not None:
         references = graph_references(built.graph, built.variables, built.training)
         HOOKS.check(config.hooks, references)

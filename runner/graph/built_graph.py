@@ -193,6 +193,8 @@ class GraphMaker(ABC):
 
     Args:
       config: the validated configuration.
+      rereads: whether a session reads the training batches of its former steps again, instead of
+        restoring the position. Only graphs of a Keras model do.
 
     Attributes:
       data_key: the key of the configuration that names the data.
@@ -200,8 +202,8 @@ class GraphMaker(ABC):
 
     data_key = "data"
 
-    def __init__(self, config: RunConfig) -> None:
-        self.config = config
+    def __init__(self, config: RunConfig, *, rereads: bool = False) -> None:
+        self.config, self.rereads = config, rereads
 
     @abstractmethod
     def build(self, split: str, *, train: bool, replica: Replica) -> BuiltGraph:

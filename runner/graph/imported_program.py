@@ -117,8 +117,8 @@ class ImportedProgram:
         for name in self._weights:
             self._copy.variable(name)
 
-    def batches_read(self) -> tf.Tensor | None:
-        """Returns how many batches the steps so far have read, and notes what that means.
+    def batches_read(self, reason: str) -> tf.Tensor | None:
+        """Returns how many batches the steps so far have read, and notes that they are read again.
 
         It is None where a resumed run begins with the first batch: without `train.save_input`, and
         in several tasks, which deal the batches out again.
@@ -127,8 +127,7 @@ class ImportedProgram:
         if not train.save_input or replica.count > 1 or replica.tasks > 1:
             return None
         self._steps.notes.append(
-            "input: a resumed run reads the batches of its former steps again, as checkpoints "
-            "cannot hold the position of a generator"
+            f"input: a resumed run reads the batches of its former steps again, as {reason}"
         )
         step = tf.compat.v1.train.get_global_step()
         return step.read_value() * train.accumulate * self._replicas.batches
@@ -234,7 +233,10 @@ class ImportedProgram:
     def evaluation(
         self, split: str, batches: tf.data.Dataset, cardinality: int | None, *, trace: Trace | None
     ) -> InGraphEvaluation:
-        """Adds the evaluation of a split, with metrics apart from the training's."""
+        """Adds the evaluation of a split, with metrics apart from the training's.
+
+        What the metrics never reset is shared, as in `fit`.
+        """
         values: dict[str, tf.Tensor] = {}
         with tf.name_scope(split):
             dataset = without_autotuning(dataset_in_graph(batches))
@@ -242,7 +244,10 @@ class ImportedProgram:
             batch = iterator.get_next()
         begin = [iterator.initializer]
         if trace is not None:
-            copies = self._copy.copies(self._metrics)
+            reset = {id(captured) for captured, _ in self._reset.captured}
+            copies = self._copy.copies(
+                name for name, variable in self._metrics.items() if id(variable.handle) in reset
+            )
             leaves = tf.nest.flatten(batch, expand_composites=True)
             imported = self._copy.add(trace, batch, name=split, apart=copies, after=leaves)
             self._errors.add(imported, trace)

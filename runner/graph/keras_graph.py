@@ -76,7 +76,13 @@ class KerasGraph(GraphMaker):
                         prefetch=getattr(program.data, "prefetch", True),
                         replicas=replica.count,
                         epochs=epochs,
-                        begin=imported.batches_read() if reads_generator(batches) else None,
+                        begin=imported.batches_read(
+                            "an error of the data is in their checkpoints"
+                            if self.rereads
+                            else "checkpoints cannot hold the position of a generator"
+                        )
+                        if self.rereads or reads_generator(batches)
+                        else None,
                     )
                     training = imported.training(source, train_trace)
                 evaluation = imported.evaluation(split, evaluated, cardinality, trace=test_trace)

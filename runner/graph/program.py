@@ -12,16 +12,22 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from runner.config.instantiation import build_target, name_of
+from runner.config.instantiation import GIVEN, build_target, name_of
 from runner.config.schema import MODEL_SWITCHES, RunConfig
-from runner.errors import ConfigError
+from runner.errors import ConfigError, described_type
 from runner.graph.compiling import compilation, compile_model
 from runner.graph.contracts import Data, features_of, overrides
-from runner.graph.model_values import is_large
+from runner.graph.model_values import is_large, same_value
 from runner.graph.splits import build_data
 from runner.graph.step_errors import described, values_are_unknown
 from runner.graph.traces import METRICS
-from runner.internals.keras import layers_of, metrics_of, restored_names, trained_by
+from runner.internals.keras import (
+    begin_anew,
+    layers_of,
+    metrics_of,
+    restored_names,
+    trained_by,
+)
 from runner.internals.tensorflow import (
     array_of_tensor,
     free,
@@ -42,16 +48,16 @@ _OWNED = "?"
 def as_in_fit(config: RunConfig) -> Iterator[None]:
     """Lets user code run eagerly under the run's seed and dtype policy.
 
-    Names of layers count from the start, so that they are the same in every process. What the block
-    changes of the process is put back: names, seeds, policy.
+    A model that was handed over draws in the random state of the process, if it is seeded. Names of
+    layers count from the start, so that they are the same in every process. What the block changes
+    of the process is put back: names, seeds, policy.
     """
     policy = keras.config.dtype_policy()
     with ExitStack() as stack:
         for unchanged in (unchanged_random_states, restored_names, restored_seed):
             stack.enter_context(unchanged())
         stack.enter_context(gradients_end_with_graphs())
-        keras.utils.clear_session()
-        keras.utils.set_random_seed(config.seed)
+        begin_anew(config.seed, seeds_stay=config.model.get("_target_") == GIVEN)
         keras.config.set_dtype_policy(config.model.get("dtype_policy", "float32"))
         stack.callback(keras.config.set_dtype_policy, policy)
         yield
@@ -73,16 +79,31 @@ def build_model(config: RunConfig) -> keras.Model:
     # On a GPU the values would be there twice, here and in the session.
     with tf.device("/cpu:0"):
         model = build_target("model", node)
+    _require_no_distribution(model)
     if isinstance(model, keras.Layer) and not isinstance(model, keras.Model):
         model = _OfLayer(model)
     if isinstance(model, keras.Model):
         return model
     raise ConfigError.of(
-        f"model: {name_of(config.model)} gives no Keras model, but a {type(model).__name__}",
+        f"model: {name_of(config.model)} gives no Keras model, but {described_type(model)}",
         "a run trains a keras.Model or another Keras layer",
         "derive it from keras.Model, with a method call(features, training); or build the whole "
         "graph with `graph`",
     )
+
+
+def _require_no_distribution(model: Any) -> None:
+    """Raises a ConfigError where `fit` would train on the devices of a strategy."""
+    strategy = getattr(model, "distribute_strategy", tf.distribute.get_strategy())
+    with strategy.scope():
+        is_distributed = tf.distribute.has_strategy()
+    if is_distributed or keras.distribution.distribution() is not None:
+        kind = type(strategy if is_distributed else keras.distribution.distribution())
+        raise ConfigError.of(
+            f"model: it is distributed by a {kind.__name__}",
+            "a run distributes its steps itself",
+            "build the model without it, and set `devices` or `cluster`",
+        )
 
 
 class _OfLayer(keras.Model):
@@ -312,8 +333,4 @@ def is_zero(variable: tf.Variable) -> bool:
 
 
 def _unchanged(variable: tf.Variable, first: tf.Tensor | None) -> bool:
-    if first is None:
-        return False
-    now, then = array_of_tensor(variable.read_value()), array_of_tensor(first)
-    same_memory = now.ctypes.data == then.ctypes.data
-    return same_memory or now.tobytes() == then.tobytes()
+    return first is not None and same_value(variable, first)

@@ -78,9 +78,10 @@ class RunOptimizer:
         optimizer = self.optimizer
         # The one within a LossScaleOptimizer gets gradients of the loss itself.
         inner = getattr(optimizer, "inner_optimizer", optimizer)
-        if any(kind.__name__ == "ScheduleFreeAdamW" for kind in type(inner).__mro__):
+        is_schedule_free = any(kind.__name__ == "ScheduleFreeAdamW" for kind in type(inner).__mro__)
+        if is_schedule_free and any(part.checkpoint for part in self.config.scaffolds.values()):
             raise ConfigError.of(
-                "optimizer: keras.optimizers.ScheduleFreeAdamW cannot be used",
+                "optimizer: ScheduleFreeAdamW is used, and a scaffold's checkpoint",
                 "it begins with a copy of the weights, made before a checkpoint has restored them",
                 "use keras.optimizers.AdamW with a schedule",
             )

@@ -17,7 +17,7 @@ from runner.errors import ConfigError
 from runner.graph.contracts import Data, Sized, overrides
 from runner.internals.datasets import draws_at_start, reads_generator, surely_ends
 from runner.internals.keras import begins_ahead, compiled_with
-from runner.system.user_code import calling
+from runner.system.user_code import calling, raised_by_operation
 
 # The batch size of an evaluation of the training data.
 _BATCH_SIZE = 32
@@ -97,7 +97,7 @@ def training_batches(
     if count == tf.data.UNKNOWN_CARDINALITY and (
         train.epochs if length is None else per_step == 1 and surely_ends(batches)
     ):
-        count = int(batches.reduce(tf.constant(0, tf.int64), lambda total, *_: total + 1))
+        count = _counted(batches)
     if length is not None:
         of_pass = count if count > 0 and per_step == 1 else None
         epochs = Epochs(length, of_pass, train.initial_epoch, meets_end and of_pass is not None)
@@ -112,6 +112,13 @@ def training_batches(
         raise ConfigError.of(state, cause, f"set train.steps_per_epoch={steps}")
     epochs = Epochs(-(-count // per_step), None, train.initial_epoch, meets_end)
     return _passes_of_fit(batches).repeat(), epochs
+
+
+def _counted(batches: tf.data.Dataset) -> int:
+    try:
+        return int(batches.reduce(tf.constant(0, tf.int64), lambda total, *_: total + 1))
+    except tf.errors.OpError as error:
+        raise raised_by_operation("data.train()", error) from error
 
 
 def needs_labels(model: keras.Model) -> bool:

@@ -27,15 +27,19 @@ from runner.system.user_code import ERRORS, raised, staying
 
 _Callback: TypeAlias = keras.callbacks.Callback
 
-# Callbacks of Keras that never read weights, and those that do at the ends of epochs only unless
-# `save_freq` counts batches. For callbacks of one's own, and those that call one's own functions,
-# the weights are there in every method.
+# Callbacks of Keras that never read weights, and those that do when an epoch or the training ends
+# only, unless `save_freq` counts batches. For callbacks of one's own, and those that call one's own
+# functions, the weights are there in every method.
 _WITHOUT_WEIGHTS = (
     keras.callbacks.CSVLogger,
     keras.callbacks.ReduceLROnPlateau,
     keras.callbacks.TerminateOnNaN,
 )
-_WEIGHTS_BY_EPOCH = (keras.callbacks.ModelCheckpoint, keras.callbacks.TensorBoard)
+_WEIGHTS_AT_ENDS = (
+    keras.callbacks.EarlyStopping,
+    keras.callbacks.ModelCheckpoint,
+    keras.callbacks.TensorBoard,
+)
 
 
 class NamedCallback:
@@ -62,10 +66,12 @@ class NamedCallback:
     def needs_weights(self, method: str) -> bool:
         """Returns whether the method may read the model's weights."""
         kind = type(self.callback)
-        by_epoch = getattr(self.callback, "save_freq", "epoch") == "epoch" and "batch" in method
-        return kind not in _WITHOUT_WEIGHTS and not (kind in _WEIGHTS_BY_EPOCH and by_epoch)
+        if kind in _WEIGHTS_AT_ENDS and getattr(self.callback, "save_freq", "epoch") == "epoch":
+            is_read = getattr(self.callback, "restore_best_weights", True)
+            return is_read and method in ("on_epoch_end", "on_train_end")
+        return kind not in _WITHOUT_WEIGHTS
 
-    def call(self, method: str, *arguments: Any) -> None:
+    def call(self, method: str, *arguments: Any, **named: Any) -> None:
         """Calls a method.
 
         Raises:
@@ -73,7 +79,7 @@ class NamedCallback:
         """
         try:
             with staying():
-                getattr(self.callback, method)(*arguments)
+                getattr(self.callback, method)(*arguments, **named)
         except ERRORS as error:
             raise raised(self.key, error) from error
 
@@ -99,8 +105,8 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch):
       interrupted: whether the run ends to be resumed later, without the end of its training.
       report: takes a line about a callback.
       changed: called after callbacks have changed values of a session.
-      record: takes what the logs of an epoch hold besides its metrics when it ends, and the global
-        step; the metrics too of an epoch that a callback ends early.
+      record: takes the metrics of an epoch that a callback ends early, what callbacks have added
+        to the logs of an epoch or changed there, and the global step.
     """
 
     def __init__(
@@ -128,7 +134,7 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch):
         self._logs: dict[str, float] = {}
         # The values of an evaluation after the newest step.
         self._evaluated: dict[str, float] = {}
-        self._step, self._is_open = 0, False
+        self._step, self._is_open, self._has_ended = 0, False, False
         # The keys of callbacks that have changed the model at the end of training.
         self.changed_by: list[str] = []
         self._first_state: bytes | None = None
@@ -166,14 +172,22 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch):
         self._values.forget()
         self._evaluated = {}
         batch = self._epochs.place(self._step)
-        logs = {name: float(value) for name, value in sorted(values.items())}
+        logs = {name: float(value) for name, value in values.items()}
         self._logs = {name: float(value) for name, value in of_epoch.items()}
         self._step = int(step)
-        self.call(run_context.session, "on_train_batch_end", batch, logs)
+        self.call(run_context.session, "on_train_batch_end", batch, logs=logs)
 
-    def call(self, session: Session, method: str, *arguments: Any, push: bool = True) -> bool:
+    def call(
+        self,
+        session: Session,
+        method: str,
+        *arguments: Any,
+        logs: Mapping[str, float] | None = None,
+        push: bool = True,
+    ) -> bool:
         """Calls a method of all callbacks that have it; returns whether the model has changed."""
-        return self._call(self._callbacks, session, method, *arguments, push=push)
+        ordered = dict(sorted((logs or {}).items()))
+        return self._call(self._callbacks, session, method, *arguments, logs=ordered, push=push)
 
     def _call(
         self,
@@ -181,14 +195,20 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch):
         session: Session,
         method: str,
         *arguments: Any,
+        logs: Mapping[str, Any],
         push: bool = True,
     ) -> bool:
         called = [callback for callback in callbacks if callback.has(method)]
-        with eager_mode():
+        if not called:
+            return False
+        # As in `fit`: by name for batches, else by position.
+        by_name = {"logs": logs} if "_batch_" in method else {}
+        by_position = () if by_name else (logs,)
+        with eager_mode(), self._values.kept(session):
             for callback in called:
                 self._values.pull(session, weights=callback.needs_weights(method))
-                callback.call(method, *arguments)
-            has_changed = push and bool(called) and self._values.push(session)
+                callback.call(method, *arguments, *by_position, **by_name)
+            has_changed = self._values.push(session, changes=push)
         if has_changed:
             self._changed(session)
         return has_changed
@@ -206,10 +226,11 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch):
             return
         if self._is_open:
             self._end_epoch(session)
+        logs = dict(sorted(self._logs.items()))
         for callback in self._callbacks:
-            if self._call([callback], session, "on_train_end", dict(self._logs)):
+            if self._call([callback], session, "on_train_end", logs=logs):
                 self.changed_by.append(callback.key)
-        self.model.stop_training = False  # For a run that is extended.
+        self._has_ended = True
 
     def asks(self) -> bool:
         """Returns whether a callback stops the training, which ends the epoch."""
@@ -229,13 +250,13 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch):
     def batch(self, session: Session, metrics: Mapping[str, float]) -> None:
         """Begins and ends a batch of an evaluation."""
         self.call(session, "on_test_batch_begin", self._test_batches)
-        self.call(session, "on_test_batch_end", self._test_batches, dict(sorted(metrics.items())))
+        self.call(session, "on_test_batch_end", self._test_batches, logs=metrics)
         self._test_batches += 1
 
     def ends(self, session: Session, metrics: Mapping[str, float]) -> None:
         """Ends an evaluation."""
         self._evaluated = {f"val_{name}": value for name, value in metrics.items()}
-        self.call(session, "on_test_end", dict(sorted(metrics.items())))
+        self.call(session, "on_test_end", logs=metrics)
 
     def store(self, session: Session) -> None:
         """Makes the session hold the state of the callbacks, for a checkpoint."""
@@ -254,9 +275,12 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch):
             if resumes and isinstance(callback, keras.callbacks.CSVLogger):
                 callback.append = True
                 _cut_rows(Path(callback.filename), callback.sep, self._epoch)
-            with eager_mode():
-                named.call("set_params", params)
+            with eager_mode(), self._values.kept(session):
+                if named.has("set_model"):
+                    self._values.pull(session, weights=named.needs_weights("set_model"))
                 named.call("set_model", self.model)
+                named.call("set_params", params)
+                self._values.push(session, changes=not resumes)
             if names := unsaved(callback):
                 self._report(
                     f"{named.key}: a resumed run begins with a new {', '.join(names)}; checkpoints "
@@ -269,11 +293,12 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch):
         return dumped(
             {
                 "callbacks": {
-                    named.key: attributes(named.callback)
+                    named.key: attributes(named.callback, self._values.holds)
                     for named in self._callbacks
                     if not isinstance(named.callback, keras.callbacks.CSVLogger)
                 },
-                "stops": bool(self.model.stop_training),
+                # A run that has ended may be extended.
+                "stops": bool(self.model.stop_training) and not self._has_ended,
                 "is_open": self._is_open,
                 "logs": self._logs,
             }
@@ -293,12 +318,12 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch):
         epoch = self._epochs.done(self._step - 1)
         # Callbacks share what they add, after what Keras gives them by name.
         logs: dict[str, Any] = dict(sorted(self._logs.items()))
-        self.call(session, "on_epoch_end", epoch, logs)
+        self._call(self._callbacks, session, "on_epoch_end", epoch, logs=logs)
         metrics = self._logs if self._epochs.place(self._step) else {}
-        added = {name: value for name, value in logs.items() if name not in self._logs}
+        changed = {name: value for name, value in logs.items() if value is not self._logs.get(name)}
         self._record(
             {name: value for name, value in metrics.items() if name not in self._evaluated},
-            dict(_numbers(added)),
+            dict(_numbers(changed)),
             self._step,
         )
 

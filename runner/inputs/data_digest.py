@@ -48,6 +48,9 @@ def _add(hashed: Any, value: Any) -> None:
         _add(hashed, value.first[0])
     elif isinstance(value, tf.RaggedTensor | tf.SparseTensor):
         _add(hashed, tf.nest.flatten(value, expand_composites=True))
+    elif hasattr(value, "tocoo"):  # A sparse matrix of SciPy.
+        matrix = value.tocoo()
+        _add(hashed, (matrix.row, matrix.col, matrix.data, matrix.shape))
     elif hasattr(value, "__array__"):
         array = np.ascontiguousarray(value)
         hashed.update(f"{array.shape} {array.dtype}".encode())

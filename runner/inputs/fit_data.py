@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from runner.errors import ConfigError
 from runner.inputs.generator import GeneratorData, GivenGenerator, dtype_of, spec_of
+from runner.inputs.slices import Slices, composite, sliced
 from runner.internals.keras import is_loader, loaded_batches
 
 _Fetch: TypeAlias = Callable[[NDArray[np.int64]], Sequence[Any]]
@@ -31,11 +32,11 @@ class FitData:
     batches once, and another process begins it again.
 
     Attributes:
-      x: features: arrays or data frames [count, ...], alone or nested in tuples and mappings; or
-        batches with their labels: a `tf.data.Dataset`, a `keras.utils.PyDataset`, or a `DataLoader`
-        of PyTorch or Grain. Or a function that returns one of these, a tuple `(x, y)` or
-        `(x, y, sample_weight)` of arrays, or a generator of batches; or a generator. Arrays of
-        float64 become float32, as in `fit`.
+      x: features: arrays, data frames, sparse or ragged tensors [count, ...], alone or nested in
+        tuples and mappings; or batches with their labels: a `tf.data.Dataset`, a
+        `keras.utils.PyDataset`, or a `DataLoader` of PyTorch or Grain. Or a function that returns
+        one of these, a tuple `(x, y)` or `(x, y, sample_weight)` of arrays, or a generator of
+        batches; or a generator. Arrays of float64 become float32, as in `fit`.
       y: labels, likewise; None where `x` has them.
       sample_weight: weights of the examples, [count].
       batch_size: examples per batch of arrays, by default 32.
@@ -219,13 +220,13 @@ def _together(x: Any, y: Any = None, sample_weight: Any = None) -> Any:
     """Returns nested arrays of equal length: features, or a tuple of them, labels and weights."""
     parts = (x,) if y is None else (x, y) if sample_weight is None else (x, y, sample_weight)
     arrays = tuple(_as_arrays(part) for part in parts)
-    lengths = {len(array) for array in tf.nest.flatten(arrays)}
+    lengths = {int(array.shape[0]) for array in tf.nest.flatten(arrays)}
     if len(lengths) != 1:
         listed = ", ".join(map(str, sorted(lengths)))
         state = f"data: the arrays have {listed} examples"
         raise ConfigError.of(state, "there must be as many labels and weights as features")
     # As in `fit`: a tuple alone would be features, labels and weights.
-    return arrays[0] if y is None and not isinstance(arrays[0], tuple) else arrays
+    return sliced(arrays[0] if y is None and not isinstance(arrays[0], tuple) else arrays)
 
 
 def _as_arrays(part: Any) -> Any:
@@ -236,6 +237,8 @@ def _as_arrays(part: Any) -> Any:
         return {name: _as_arrays(item) for name, item in part.items()}
     if isinstance(part, tuple) or (isinstance(part, list) and hasattr(part[0], "shape")):
         return tuple(map(_as_arrays, part))
+    if (tensor := composite(part)) is not None:
+        return tf.cast(tensor, keras.config.floatx()) if tensor.dtype.is_floating else tensor
     array = np.asarray(part)
     if array.ndim == 0:
         kind = type(part).__name__
@@ -246,7 +249,6 @@ def _as_arrays(part: Any) -> Any:
 
 
 def _of_arrays(arrays: Any, batch_size: int, seed: int | None) -> tf.data.Dataset:
-    flat = tf.nest.flatten(arrays)
     count = _count(arrays)
     if not count:
         raise ConfigError.of(
@@ -254,6 +256,9 @@ def _of_arrays(arrays: Any, batch_size: int, seed: int | None) -> tf.data.Datase
             "the arrays have no example, or validation_split leaves none",
             "give examples, or a smaller validation_split",
         )
+    if isinstance(arrays, Slices):
+        return arrays.batches(batch_size, seed)
+    flat = tf.nest.flatten(arrays)
     # As in `fit`, where the shape decides how TensorFlow adds up sparse gradients.
     size = None if count % batch_size else batch_size
     specs = [tf.TensorSpec([size, *array.shape[1:]], dtype_of(array)) for array in flat]

@@ -223,6 +223,11 @@ class _Source:
         first = [*itertools.islice(iterator, 2)]
         if not first:
             raise ConfigError.of("data: a generator gives no batch")
+        if isinstance(first[0], list):
+            raise ConfigError.of(
+                "data: a generator gives lists",
+                "as in fit, a batch is a tuple: (x,), (x, y) or (x, y, sample_weight)",
+            )
         self._iterator: Iterator[tuple[Any, Any]] = itertools.chain(first, iterator)
         self._next = 0
         self.spec = spec_of(first)

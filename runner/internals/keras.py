@@ -33,6 +33,9 @@ from runner.errors import RunnerError
 # longer be an `InterruptedRunError`. It leaves those alone that have this attribute.
 RunnerError._keras_call_info_injected = True  # type: ignore[attr-defined]
 
+# What `keras.utils.set_random_seed` was called with, and what draws where no seed is named.
+_SEEDS = ("global_random_seed", "global_seed_generator")
+
 
 class _Groups(saving_lib.H5IOStore):
     """Records the groups of a weights file instead of writing them."""
@@ -71,6 +74,25 @@ def saved_groups(model: Any) -> dict[str, tuple[str, dict[str, Any]]]:
         visited_saveables={id(optimizer)} if optimizer is not None else set(),
     )
     return store.groups
+
+
+def begin_anew(seed: int, *, seeds_stay: bool) -> None:
+    """Lets the names of layers count from the start, and seeds the process.
+
+    Nothing public returns the seed and the generator of random numbers without a seed, which
+    `keras.utils.clear_session` drops.
+
+    Args:
+      seed: the seed.
+      seeds_stay: whether a process that is seeded already keeps its seed, and how far it is in it.
+    """
+    seeds = {name: global_state.get_global_attribute(name) for name in _SEEDS}
+    keras.utils.clear_session()
+    if seeds_stay and seeds[_SEEDS[0]] is not None:
+        for name, value in seeds.items():
+            global_state.set_global_attribute(name, value)
+    else:
+        keras.utils.set_random_seed(seed)
 
 
 @contextmanager

@@ -45,6 +45,8 @@ class RunRecord:
       trained: whether training is complete and a cluster's chief has only to close the record.
       start: a line about each source of its initial values.
       extensions: the `step` and the `changes` of each extension by `resume=extend`.
+      input_failed: whether reading the training data raised an error. TensorFlow reads ahead, so
+        that the positions in checkpoints may hold it.
     """
 
     name: str
@@ -57,6 +59,7 @@ class RunRecord:
     trained: bool = False
     start: str = ""
     extensions: Sequence[Mapping[str, Any]] = field(default_factory=list)
+    input_failed: bool = False
 
 
 class RunDirectory:
@@ -195,7 +198,7 @@ class RunDirectory:
             near = self.path if self.path.is_dir() else self.path.parent
             raise RunDirectoryError.of(
                 state or f"{self.path} is not a run",
-                "it has no run.json",
+                "it has no run.json" if self.path.exists() else "it does not exist",
                 remedy,
                 runs_in(str(near)) if near.is_dir() else (),
             )

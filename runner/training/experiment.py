@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -23,6 +23,7 @@ from runner.config.masking import Mask
 from runner.config.schedule import NEVER, as_schedule
 from runner.config.schema import RunConfig
 from runner.config.training_schema import EVALUATE_EVERY, OBJECTIVE
+from runner.errors import RunDirectoryError
 from runner.graph.build import build_graph
 from runner.graph.built_graph import BuiltGraph
 from runner.graph.devices import devices_of
@@ -144,7 +145,16 @@ class Experiment:
           ConfigError: when a `_target_` cannot be built or does not keep its contract.
         """
         replica = self.coordinator.replica
-        return build_graph(self.config, "validation", train=True, replica=replica)
+        return build_graph(
+            self.config, "validation", train=True, replica=replica, rereads=self._rereads()
+        )
+
+    def _rereads(self) -> bool:
+        """Whether the run to resume ended by an error of its data, which it has read ahead."""
+        with suppress(RunDirectoryError):  # Raised when the run is claimed.
+            former = self.preview_resumed()
+            return former is not None and former.load_record().input_failed
+        return False
 
     def preview_resumed(self) -> RunDirectory | None:
         """Returns the run that training would resume as things stand; None starts a new one.

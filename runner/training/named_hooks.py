@@ -62,10 +62,10 @@ class StoppingCallback(NamedCallback):
 
     stopped = False
 
-    def call(self, method: str, *arguments: Any) -> None:
+    def call(self, method: str, *arguments: Any, **named: Any) -> None:
         """Calls a method, see `NamedCallback`."""
         before = self._stops()
-        super().call(method, *arguments)
+        super().call(method, *arguments, **named)
         self.stopped |= self._stops() and not before
 
     def _stops(self) -> bool:

@@ -42,6 +42,8 @@ from runner.tracking.stored_runs import COMMAND_TAG, DESCRIPTION_TAG
 from runner.tracking.tracking_directory import TrackingDirectory
 from runner.training.experiment import OpenedRun, process_tags
 
+# Begins the message of an error of the training data.
+_OF_DATA = "data.train() raised "
 PROOF_TAG = "runner.proof"
 """Prefix of the tags that hold the verdict of a proof."""
 
@@ -80,6 +82,8 @@ def recorded(run: OpenedRun) -> Iterator[None]:
         if tracker is not None:
             tracker.set_tags({"runner.exception": _described(error)[:5000]})
             tracker.log_text(traceback.format_exc(), "traceback.txt")
+        if isinstance(error, UserCodeError) and str(error).startswith(_OF_DATA):
+            directory.update(input_failed=True)
         raise
     finally:
         with interruption.deferred():

@@ -286,11 +286,70 @@ def series() -> Mapping[str, Any]:
     return {**ARRAYS, "x": X.reshape(-1, 5, 2), "callbacks": [ResetsStates()]}
 
 
+class Overwrites(keras.callbacks.Callback):
+    """Changes the logs of an epoch, which later callbacks and the history have."""
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        logs["loss"] = 10.0 + epoch
+        logs["val_loss"] = logs["loss"] * 2
+
+
+def overwritten() -> Mapping[str, Any]:
+    by_loss = [
+        keras.callbacks.ReduceLROnPlateau("loss", factor=0.5, patience=1),
+        keras.callbacks.EarlyStopping("val_loss", patience=2),
+    ]
+    return with_validation(epochs=4, callbacks=[Overwrites(), *by_loss])()
+
+
 class StopsWithin(keras.callbacks.Callback):
     """Stops the training within the second epoch."""
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self.model.stop_training = int(self.model.optimizer.iterations) == 10
+
+
+class Block(layers.Layer):
+    """Makes its layers when it is built, with the random numbers of that time."""
+
+    def build(self, input_shape: Any) -> None:
+        self.parts = [layers.Dense(5, "relu"), layers.Dropout(0.3)]
+        self.parts[0].build(input_shape)
+
+    def call(self, inputs: Any, training: bool = False) -> Any:
+        return self.parts[1](self.parts[0](inputs), training=training)
+
+
+def unbuilt() -> keras.Model:
+    model = keras.Sequential([Block(), layers.Dense(1)])
+    model.compile("adam", "mse", jit_compile=False)
+    return model
+
+
+class Counts(keras.metrics.Metric):
+    """Counts batches, and never resets the number."""
+
+    def __init__(self) -> None:
+        super().__init__(name="batches")
+        self.largest = self.add_weight(name="largest", initializer="zeros")
+        self.count = self.add_weight(name="count", initializer="zeros")
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        self.count.assign_add(1.0)
+        self.largest.assign(ops.maximum(self.largest, ops.max(y_pred)))
+
+    def result(self) -> Any:
+        return self.count + ops.sign(self.largest)
+
+    def reset_state(self) -> None:
+        self.largest.assign(0.0)
+
+
+def ragged_model() -> keras.Model:
+    parts = [layers.Embedding(30, 4), layers.GlobalAveragePooling1D(), layers.Dense(1)]
+    model = keras.Sequential(parts)
+    model.compile("adam", "mse", jit_compile=False)
+    return model
 
 
 def headless() -> keras.Model:
@@ -299,6 +358,13 @@ def headless() -> keras.Model:
     outputs = {name: layers.Dense(200, name=name)(inputs) for name in ("left", "right")}
     model = keras.Model(inputs, outputs)
     model.compile("adam", {"left": "mse"}, jit_compile=False)
+    return model
+
+
+def schedule_free() -> keras.Model:
+    """Builds the optimizer: Keras 3.15 forgets its copy of the weights where its step does."""
+    model = small(optimizer=keras.optimizers.ScheduleFreeAdamW(0.01))
+    model.optimizer.build(model.trainable_variables)
     return model
 
 
@@ -554,6 +620,19 @@ CONSTRUCTS = {
     "rates in the logs": Construct(
         dense, lambda: with_validation(callbacks=[ChangesLogs()], epochs=3)()
     ),
+    "logs changed by a callback": Construct(dense, overwritten),
+    "a metric that is not reset": Construct(
+        lambda: small(metrics=[Counts()]), with_validation(epochs=3)
+    ),
+    "layers made where one is built": Construct(unbuilt, with_validation()),
+    "random numbers without a seed": Construct(
+        of(lambda x: x + 0.1 * keras.random.normal(ops.shape(x))), with_validation()
+    ),
+    **(
+        {"ScheduleFreeAdamW": Construct(schedule_free, with_validation())}
+        if hasattr(keras.optimizers, "ScheduleFreeAdamW")
+        else {}
+    ),
     "stopped within an epoch": Construct(
         dense, lambda: with_validation(callbacks=[StopsWithin()], epochs=3)()
     ),
@@ -652,6 +731,13 @@ CONSTRUCTS = {
     "sparse features": Construct(
         lambda: sparse_model(),
         lambda: {"x": dataset().map(lambda x, y: (tf.sparse.from_dense(x), y))},
+    ),
+    "a sparse tensor": Construct(
+        lambda: sparse_model(), lambda: {**ARRAYS, "x": tf.sparse.from_dense(X), "epochs": 3}
+    ),
+    "a ragged tensor": Construct(
+        ragged_model,
+        lambda: {**ARRAYS, "x": tf.RaggedTensor.from_tensor(WORDS, lengths=WORDS[:, 0] % 7 + 1)},
     ),
     "workers of a PyDataset": Construct(
         dense, lambda: {"x": Numbered(workers=2), "shuffle": False}

@@ -178,7 +178,7 @@ def _attention() -> keras.Model:
     attended = layers.MultiHeadAttention(2, 4, dropout=0.1)(
         embedded, embedded, use_causal_mask=True
     )
-    return keras.Model(inputs, layers.Dense(1)(layers.Flatten()(attended)))
+    return keras.Model(inputs, layers.Dense(1)(layers.GlobalAveragePooling1D()(attended)))
 
 
 def _shared_norm() -> keras.Model:

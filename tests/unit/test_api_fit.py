@@ -330,14 +330,15 @@ def test_callbacks_see_the_training(tmp_path: Path) -> None:
     assert "callbacks.Rates: in memory; name its class" in text
 
 
-def test_a_callback_list_is_its_callbacks_without_those_that_fit_adds(tmp_path: Path) -> None:
+def test_a_callback_list_is_its_callbacks_without_the_bar_that_fit_adds(tmp_path: Path) -> None:
     seen: list[int] = []
     note = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: seen.append(epoch))
     model = net()
     listed = keras.callbacks.CallbackList([note], add_history=True, add_progbar=True, model=model)
     result = fit(tmp_path, model=model, x=X, y=Y, epochs=2, callbacks=listed)
     assert seen == [0, 1]
-    assert [*result.config.callbacks] == ["LambdaCallback"]
+    assert [*result.config.callbacks] == ["LambdaCallback", "History"]
+    assert listed._history.history == result.history
 
 
 def test_functions_of_callbacks_see_the_weights_of_the_epoch(tmp_path: Path) -> None:
@@ -373,6 +374,7 @@ def test_a_validation_split_of_zero_leaves_nothing_to_validate(tmp_path: Path) -
     ("arguments", "message"),
     [
         ({"model": keras.layers.Dense(2), "x": X}, "model is a Dense"),
+        ({"x": ([X[:4], Y[:4]] for _ in range(4)), "steps_per_epoch": 2}, "gives lists"),
         ({"x": X, "y": Y[1:]}, "the arrays have 49, 50 examples"),
         ({"x": 3}, "int is no data"),
         ({"x": dataset(), "validation_split": 0.1}, "validation_split is set, and x is batches"),

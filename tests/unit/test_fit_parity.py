@@ -5,17 +5,19 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from keras import layers, ops
 from numpy.typing import NDArray
 
 import runner
-from runner.errors import InterruptedRunError
+from runner.errors import InterruptedRunError, UserCodeError
 from tests.keras_io import PROGRAMS, Data
 from tests.keras_io.constructs import ARRAYS, CONSTRUCTS, X, Y, small
 from tests.support.runs import disturbed
@@ -135,6 +137,67 @@ def masked_per_example(truth: Any, predicted: Any) -> Any:
     return ops.sum(ops.cast(truth > 0, "float32") * (truth - predicted) ** 2, axis=-1)
 
 
+class Read(keras.utils.PyDataset):
+    """Reads batches, of which one cannot be read until it is repaired."""
+
+    broken, reads = False, 0
+
+    def __len__(self) -> int:
+        return 5
+
+    def __getitem__(self, index: int) -> Any:
+        return self.read(np.asarray(index)), Y[8 * index :][:8]
+
+    @classmethod
+    def read(cls, index: NDArray[Any]) -> NDArray[Any]:
+        cls.reads += 1
+        if cls.broken and cls.reads > 13:
+            raise KeyError("no such picture")
+        features: NDArray[Any] = X[8 * int(index) :][:8]
+        return features
+
+
+def _read_in_a_map() -> tf.data.Dataset:
+    def read(index: tf.Tensor) -> Any:
+        features = tf.numpy_function(Read.read, [index], tf.float32, stateful=False)
+        return tf.ensure_shape(features, [8, 10]), tf.gather(
+            Y, index * 8 + tf.range(8, dtype=tf.int64)
+        )
+
+    return tf.data.Dataset.range(5).map(read)
+
+
+@pytest.mark.parametrize("data", [Read, _read_in_a_map])
+def test_a_run_whose_data_raised_an_error_resumes_once_they_are_repaired(
+    data: Callable[[], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TensorFlow reads ahead, so that the last checkpoint may hold the error."""
+    case, arguments = Case(small, dict), {"epochs": 4, "shuffle": False}
+    whole, model = case.compiled(), case.compiled()
+    _fit(whole, tmp_path / "whole", x=data(), **arguments)
+    monkeypatch.setattr(Read, "reads", 0)
+    with monkeypatch.context() as patched:
+        patched.setattr(Read, "broken", True)
+        with pytest.raises(
+            UserCodeError, match=r"data.train\(\) raised KeyError: 'no such picture'"
+        ):
+            _fit(model, tmp_path, x=data(), **arguments)
+    assert _fit(model, tmp_path, x=data(), **arguments).plan is None
+    _same_weights(model, whole)
+
+
+def test_an_error_while_batches_are_counted_is_the_users(tmp_path: Path) -> None:
+    def batches() -> Any:
+        yield X[:8], Y[:8]
+        yield X[:8], Y[:8]
+        raise KeyError("no such picture")
+
+    with pytest.raises(UserCodeError, match="raised KeyError: 'no such picture'") as raised:
+        _fit(Case(small, dict).compiled(), tmp_path, x=batches)
+    assert "in batches" in raised.value.details
+    assert not (tmp_path / "runs").exists()
+
+
 def test_a_session_that_is_lost_before_the_first_checkpoint_begins_again(tmp_path: Path) -> None:
     """The model holds no large values while a session has them, see `ModelValues.free`."""
     case = Case(lambda: small(layers.Dense(200)), lambda: {**ARRAYS, "epochs": 1})
@@ -152,6 +215,9 @@ def _compare(case: Case, tmp_path: Path) -> None:
     result = _fit(model, tmp_path, **case.arguments())
     _same_weights(model, fitted)
     recorded = result.history
+    assert model.history.history == recorded
+    assert model.history.epoch == result.epoch == fitted.history.epoch
+    assert model.stop_training == fitted.stop_training
     assert list(recorded) == list(history)
     for metric in history:
         if metric.startswith("val_"):
@@ -159,6 +225,35 @@ def _compare(case: Case, tmp_path: Path) -> None:
             assert recorded[metric] == pytest.approx(history[metric], rel=1e-6, nan_ok=True)
         else:
             assert recorded[metric] == history[metric], metric
+
+
+class Calls(keras.callbacks.Callback):
+    """Notes every call, and what the logs hold."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.noted: list[Any] = []
+
+    def __getattribute__(self, name: str) -> Any:
+        method = super().__getattribute__(name)
+        if not name.startswith("on_") or "predict" in name:
+            return method
+        return partial(self._note, name)
+
+    def _note(self, name: str, *places: Any, **named: Any) -> None:
+        values = [
+            [*value] if isinstance(value, Mapping) else value
+            for value in (*places, *named.values())
+        ]
+        self.noted.append((name, values, [*named]))
+
+
+def test_callbacks_are_called_as_by_fit(tmp_path: Path) -> None:
+    arguments = {**ARRAYS, "validation_data": (X[:20], Y[:20]), "epochs": 2}
+    case, of_fit, of_run = Case(small, dict), Calls(), Calls()
+    case.compiled().fit(**arguments, callbacks=[of_fit], verbose=0)
+    _fit(case.compiled(), tmp_path, **arguments, callbacks=[of_run])
+    assert of_run.noted == of_fit.noted
 
 
 def test_a_run_says_which_random_numbers_begin_again(

@@ -158,7 +158,7 @@ def test_a_compiled_models_optimizer_is_as_if_configured(optimizer: dict[str, An
         (adam_w(use_ema=True), {"train": TrainConfig(ema_decay=0.9)}, "delete one of the two"),
         pytest.param(
             {"_target_": "keras.optimizers.ScheduleFreeAdamW"},
-            {},
+            {"scaffolds": {"body": ScaffoldConfig(VariablesConfig(["body/*"]), "somewhere")}},
             "copy of the weights",
             marks=pytest.mark.skipif(
                 not hasattr(keras.optimizers, "ScheduleFreeAdamW"), reason="not in Keras 3.12"
