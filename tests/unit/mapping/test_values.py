@@ -528,3 +528,43 @@ def test_a_layer_that_hands_on_states_beside_its_record_is_decided(tmp_path: Pat
     for variable, value in zip(model.weights, known.weights, strict=True):
         if "seed" not in value.path:
             np.testing.assert_array_equal(variable, value)
+
+
+def gated() -> keras.Model:
+    x = keras.Input((5, 6))
+    gate = layers.Dense(6, "sigmoid", name="gate")(x)
+    y = layers.Conv1D(6, 6, padding="same", name="conv")(gate * layers.Dense(6, name="value")(x))
+    return keras.Model(x, layers.Dense(3, name="head")(y))
+
+
+def test_a_convolution_of_two_layers_and_one_of_weight_norm_are_found(tmp_path: Path) -> None:
+    """The convolution computes channels first; the kernel of the other one fits in every order."""
+    random, known = np.random.default_rng(0), gated()
+    for variable in known.variables:
+        variable.assign(random.uniform(-1, 1, variable.shape))
+    x = random.normal(size=(4, 5, 6)).astype(np.float32)
+    reference, values = recorded(known, x), {v.path: v.numpy() for v in known.variables}
+    direction = values["conv/kernel"].transpose(2, 1, 0)
+    length = np.sqrt((direction**2).sum((1, 2), keepdims=True))
+    tensors = {
+        "glu.weight": np.concatenate([values[f"{n}/kernel"].T for n in ("value", "gate")])[
+            ..., None
+        ],
+        "glu.bias": np.concatenate([values[f"{n}/bias"] for n in ("value", "gate")]),
+        "conv.parametrizations.weight.original0": length,
+        "conv.parametrizations.weight.original1": 2 * direction,
+        "conv.bias": values["conv/bias"],
+        "head.weight": values["head/kernel"].T,
+        "head.bias": values["head/bias"],
+    }
+    before = x @ values["gate/kernel"] + values["gate/bias"]
+    parts = [reference.pop("activations/value"), before]
+    del reference["activations/gate"]
+    glu = {"activations/glu": np.concatenate(parts, -1).transpose(0, 2, 1)}
+    order = ["inputs", "outputs", "activations/conv", "activations/head", "metadata"]
+    source, file = written(tmp_path, tensors, glu | {key: reference[key] for key in order})
+    model = gated()
+    proposal = runner.propose(model, source, reference=file)
+    assert [*proposal.doubts()] == []
+    runner.warm_start(model, proposal.scaffolds)
+    assert difference(model, file) < 1e-5
