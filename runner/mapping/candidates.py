@@ -141,7 +141,8 @@ def _of_module(variables: Sequence[Variable], module: Module) -> Iterator[Candid
     free, options = dict(module.leaves), dict[str, list[Taken]]()
     unnamed = []
     for variable in variables:
-        leaf = free.get(_role(variable))
+        # Other words are names, which may be exchanged.
+        leaf = free.get(_role(variable)) if _role(variable) in ROLES.values() else None
         if leaf is None:
             unnamed.append(variable)
             continue
@@ -164,7 +165,8 @@ def _of_module(variables: Sequence[Variable], module: Module) -> Iterator[Candid
         else:
             options[variable.name] = [constant]
     names = [variable.name for variable in variables]
-    matrices = {leaf.name for leaf in module.leaves.values() if len(leaf.shape) > 1}
+    leaves = module.leaves.values()
+    matrices = {leaf.name for leaf in leaves if sum(size > 1 for size in leaf.shape) > 1}
     yield from itertools.islice(
         (
             Candidate(dict(zip(names, several, strict=True)), (module.name,))
@@ -222,7 +224,8 @@ def _of_fused(variables: Sequence[Variable], module: Module) -> Iterator[Candida
 def _cuts(whole: int, part: int, shapes: Sequence[Shape]) -> list[Cut]:
     """Returns the parts of an axis; `shapes` with an axis for heads tell interleaved ones."""
     step = math.gcd(whole, part)
-    cuts = [Cut(start, part) for start in range(0, whole - part + 1, step)][: _MOST_PARTS + 1]
+    starts = range(0, whole - part + 1, step)[: _MOST_PARTS + 1]
+    cuts = [Cut(start, part, whole=whole) for start in starts]
     for shape in shapes:
         if len(shape) < 2:
             continue
@@ -231,7 +234,8 @@ def _cuts(whole: int, part: int, shapes: Sequence[Shape]) -> list[Cut]:
         known = [heads] if heads * size == part else []
         for count in known or (_divisors(part) if len(shapes[0]) == 2 else []):
             if whole % part == 0 and count > 1:
-                more = [Cut(n, part // count, count, whole // part) for n in range(whole // part)]
+                parts = whole // part
+                more = [Cut(n, part // count, count, parts, whole) for n in range(parts)]
                 cuts += [cut for cut in more if cut not in cuts]
     return cuts
 
@@ -332,9 +336,7 @@ def named(
     taken = {v.name: proposal[v.name] for v in variables if v.name in proposal}
     if len(taken) < len(variables) or not _are_apart([t for t in taken.values() if t.tensors]):
         return None
-    of_tensor = {
-        leaf.name: module.name for module in source.modules for leaf in module.leaves.values()
-    }
+    of_tensor = source.module_of
     names = [name for one in taken.values() for name in one.tensors]
     modules = tuple(dict.fromkeys(of_tensor[name] for name in names if name in of_tensor))
     is_sum = any(len(one.tensors) > 1 and not one.step for one in taken.values())

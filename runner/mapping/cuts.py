@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from runner.mapping.layouts import Shape
@@ -20,12 +21,14 @@ class Cut:
       size: how long the run is, or the part in one head.
       heads: 0 for a run.
       parts: how many parts a head has.
+      whole: how long the axis is.
     """
 
     start: int
     size: int
     heads: int = 0
     parts: int = 1
+    whole: int = 0
 
     def steps(self, shape: Shape, axis: int) -> str:
         """Returns the steps of a rule that take it out of a tensor."""
@@ -41,13 +44,14 @@ class Cut:
         return f"reshape({listed(spread)}) | [{index}] | reshape({listed(joined)})"
 
     def of_record(self, record: NDArray[Any]) -> NDArray[Any] | None:
-        """Returns the part of the last axis of what a fused module computed."""
+        """Returns the part of what a fused module computed, whose channels are last or second."""
+        if record.shape[-1] != self.whole and record.ndim > 2 and record.shape[1] == self.whole:
+            record = np.moveaxis(record, 1, -1)
         *before, last = record.shape
-        if not self.heads:
-            end = self.start + self.size
-            return record[..., self.start : end] if end <= last else None
-        if self.heads * self.parts * self.size != last:
+        if last != self.whole:
             return None
+        if not self.heads:
+            return record[..., self.start : self.start + self.size]
         spread = record.reshape(*before, self.heads, self.parts, self.size)
         return spread[..., self.start, :].reshape(*before, self.heads * self.size)
 

@@ -46,6 +46,7 @@ class Decision:
         on.
       close: a candidate that computes nearly the same, if there is one.
       searched: how often other ways were tried in vain.
+      seen: the variables, as bits, that layers have read by which they are decided.
       is_supported: whether what reads it agrees, though other ways may agree too.
       is_hidden: whether a layer behind it was only near, so that nothing behind that can decide.
     """
@@ -59,6 +60,7 @@ class Decision:
     handed_on: Callable[[], NDArray[Any]] | None = None
     close: Candidate | None = None
     searched: int = 0
+    seen: int = 0
     is_supported: bool = False
     is_hidden: bool = False
 
@@ -111,6 +113,7 @@ class Decisions:
         self.kinds, self.refuted = Counter[tuple[str, ...]](), set[tuple[str, ...]]()
         self.place = 0
         self._options: dict[int, list[Candidate]] = {}
+        self._single: dict[str, list[Taken]] = {}
         self._fitting: dict[int, dict[frozenset[str], list[Candidate]]] = {}
 
     def copied(self) -> Kept:
@@ -141,6 +144,35 @@ class Decisions:
     def others(self, at: int, name: str) -> list[Taken]:
         """Returns what else a variable of a call could take."""
         return [option.taken[name] for option in self.in_order(at)]
+
+    def read(self, at: int, reader: int) -> list[str]:
+        """Returns the undecided variables of a call on which a reader depends."""
+        depends, seen = self.depends(reader), self.seen(at)
+        names = [name for name in self.calls[at].variables if self._bits[name] & depends]
+        return [name for name in names if name not in seen]
+
+    def seen(self, at: int) -> set[str]:
+        """Returns the variables of a call that are decided."""
+        return {n for n in self.calls[at].variables if self._bits[n] & self.made[at].seen}
+
+    def singly(self, at: int, name: str) -> list[Taken]:
+        """Returns what a variable could take if it were the only one of its call."""
+        if name not in self._single:
+            options = candidates([self._variables[name]], self._source)
+            self._single[name] = [option.taken[name] for option in options if not option.cut]
+        here = {*self.made[at].candidate.modules}
+
+        def is_elsewhere(taken: Taken) -> bool:
+            return not {*map(self._source.module_of.get, taken.tensors)} <= here
+
+        return sorted(self._single[name], key=is_elsewhere)
+
+    def with_one(self, candidate: Candidate, name: str, taken: Taken) -> Candidate:
+        """Returns a candidate in which one variable takes something else."""
+        some = {**candidate.taken, name: taken}
+        names = [tensor for one in some.values() for tensor in one.tensors]
+        modules = tuple(dict.fromkeys(map(self._source.module_of.__getitem__, names)))
+        return replace(candidate, taken=some, modules=modules, is_named=False)
 
     def mask(self, at: int) -> int:
         """Returns the variables that a call reads first."""
@@ -262,7 +294,14 @@ class Decisions:
                 others = candidates(variables, self._source)
             else:
                 others = chosen(variables, self._choices, self._source)
-            self._options[at] = ordered(others, proposed)
+            self._options[at] = [
+                option
+                for option in ordered(others, proposed)
+                if all(
+                    self._source.can_make(self._variables[name], taken)
+                    for name, taken in option.taken.items()
+                )
+            ]
         return self._options[at]
 
     def in_order(self, at: int, changed: Collection[int] = ()) -> list[Candidate]:

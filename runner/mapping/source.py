@@ -16,7 +16,7 @@ from runner.mapping.module_fitting import Taken
 from runner.mapping.modules import Module, group
 from runner.proof.reference import Recent, Reference
 from runner.proof.source_modules import named_as_tensors
-from runner.rules.expressions import names_in, parse
+from runner.rules.expressions import Expression, names_in, parse
 from runner.rules.named_conversions import expanded
 from runner.rules.steps import build_source_tensor
 from runner.rules.target import ConvertedVariable
@@ -60,6 +60,7 @@ class RecordedCheckpoint:
     Attributes:
       tensors: name -> shape of all tensors that may be weights.
       modules: the modules, in the order of computation where that is recorded.
+      module_of: tensor -> the name of its module.
       outlines: module of the source -> an array of the shape of what it computed, floats alone.
       record: returns what a module computed.
     """
@@ -99,6 +100,9 @@ class RecordedCheckpoint:
         modules.sort(key=lambda module: (first.get(module.name, -1), module.position))
         self.modules: Sequence[Module] = modules
         self.place = {module.name: at for at, module in enumerate(modules)}
+        self.module_of = {
+            leaf.name: module.name for module in modules for leaf in module.leaves.values()
+        }
 
     def records_of(self, modules: Iterable[str]) -> list[str]:
         """Returns the records of modules, their own ones or those around them."""
@@ -114,16 +118,25 @@ class RecordedCheckpoint:
         Raises:
           ValueError: when the tensors do not fit.
         """
-        target = ConvertedVariable(
-            variable.name, variable.shape, layer=variable.layer, axes=variable.axes
-        )
-        expression = expanded(parse(taken.expression()), target, self._has)
+        expression, target = self._expression(variable, taken)
         specs = [spec for name in names_in(expression) if (spec := self._spec.find(name))]
         source_tensor = build_source_tensor(expression, "", target, iter(specs))
         value = source_tensor.convert([self._tensor(spec.name) for spec in specs])
         if value.size != np.prod(variable.shape):
             raise ValueError(f"{taken.expression()} has the shape {[*value.shape]}")
         return value.reshape(variable.shape)
+
+    def can_make(self, variable: Variable, taken: Taken) -> bool:
+        """Whether a rule can; of the two tensors of weight norm, not every step makes one."""
+        if all(map(self._has, taken.tensors)):
+            return True
+        return all(map(self._has, names_in(self._expression(variable, taken)[0])))
+
+    def _expression(self, variable: Variable, taken: Taken) -> tuple[Expression, ConvertedVariable]:
+        target = ConvertedVariable(
+            variable.name, variable.shape, layer=variable.layer, axes=variable.axes
+        )
+        return expanded(parse(taken.expression()), target, self._has), target
 
     def _has(self, name: str) -> bool:
         return self._spec.find(name) is not None

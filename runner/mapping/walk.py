@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from runner.mapping.branches import Branches
@@ -28,19 +27,16 @@ from runner.mapping.decisions import (
     is_clear,
 )
 from runner.mapping.layer_calls import ContradictedError, ModelCalls, PauseError
+from runner.mapping.measures import MOST_WAYS, Measures
 from runner.mapping.source import RecordedCheckpoint
 from runner.mapping.trials import Trials, Tried
-from runner.mapping.ways import Ways
 from runner.planning.comparison import difference
 from runner.proof.feeding import array_of
 
-# How many other ways are tried for the layers before a call, with how many of its own candidates,
-# and how often those layers may be searched in vain.
-_MOST_WAYS, _MOST_AGAIN, _MOST_SEARCHES = 160, 6, 2
-# How many ways are tried in a row without success.
-_BUDGET = 2 * _MOST_WAYS
+# How often the layers before a call may be searched in vain.
+_MOST_SEARCHES = 2
 # How many exchanges of layers that no record speaks for are tried.
-_MOST_EXCHANGES = 4 * _MOST_WAYS
+_MOST_EXCHANGES = 4 * MOST_WAYS
 
 
 class Walk:
@@ -70,8 +66,7 @@ class Walk:
         self._decisions, self._trials = decisions, trials
         self._calls = ModelCalls(model, forward, decisions, self._solve)
         self._branches = Branches(decisions, trials, self._calls, outputs)
-        self._ways = Ways(decisions, trials, self._calls.held)
-        self._budget = _BUDGET
+        self._measures = Measures(decisions, trials, self._calls, outputs)
 
     def run(self) -> float:
         """Decides on all variables; returns how far the outputs are in the end."""
@@ -133,13 +128,13 @@ class Walk:
         for branches in self._decisions.alike(reader):
             before = {at: self._decisions.made[at].candidate for at in itertools.chain(*branches)}
             nearest = math.inf
-            while best := self._nearest(reader, self._decisions.rearrangements(branches)):
-                if best[0] >= nearest:
+            while best := self._measures.nearest(reader, self._decisions.rearrangements(branches)):
+                if best.relative >= nearest:
                     break
-                self._move(best[1])
-                nearest = best[0]
+                self._move(best.changes)
+                nearest = best.relative
                 if nearest <= AGREES:
-                    self._budget = _BUDGET
+                    self._measures.renew()
                     return True
             if nearest < math.inf:
                 self._move(before)
@@ -167,7 +162,7 @@ class Walk:
             self._compare_next(at, decision)
         self._trials.load(candidate)
         siblings = self._decisions.beside(at)
-        rivals = self._ways.rivals(at, candidate)
+        rivals = self._measures.ways.rivals(at, candidate)
         is_near = decision.relative < NEAR and is_clear(decision.next, decision.relative)
         if is_recorded and not siblings and not rivals and is_near:
             decision.by = self._decisions.path(at)
@@ -219,39 +214,6 @@ class Walk:
 
         self._decide(at, Tried(min(options, key=rank), math.inf))
 
-    def _measure(self, reader: int, changes: Mapping[int, Candidate]) -> float:
-        """Returns how far a reader is from its record after changes before it."""
-        run = self._changed(reader, changes)
-        if reader == OUTPUTS:
-            return self._outputs(run)
-        decision = self._decisions.made[reader]
-        return self._trials.attempt(
-            reader, run, decision.candidate, decision.record.split(" + ")
-        ).relative
-
-    def _changed(self, reader: int, changes: Mapping[int, Candidate]) -> Any:
-        """Calls the model with changes up to a reader; the changes are not undone."""
-        dirty = 0
-        for at, candidate in changes.items():
-            self._trials.load(candidate)
-            self._decisions.made[at].handed_on = None
-            dirty |= self._decisions.mask(at)
-        return self._calls.call(None if reader == OUTPUTS else reader, dirty)
-
-    def _undo(self, changes: Mapping[int, Candidate]) -> None:
-        for at in changes:
-            self._trials.load(self._decisions.made[at].candidate)
-
-    @contextmanager
-    def _undone(self, changes: Mapping[int, Candidate]) -> Iterator[None]:
-        """Undoes changes after the block, which measures them, and what they no longer hand on."""
-        made = self._decisions.made
-        before = {at: made[at].handed_on for at in changes}
-        yield
-        self._undo(changes)
-        for at, handed_on in before.items():
-            made[at].handed_on = handed_on
-
     def _adopt(self, changes: Mapping[int, Candidate]) -> None:
         """Makes changes the decisions."""
         dirty = 0
@@ -276,32 +238,32 @@ class Walk:
         measured: dict[tuple[object, ...], float] = {}
         for group in [*self._decisions.groups(depends)]:
             before = {d.call: d.handed_on for d in group}
-            handed_on = self._measure(reader, {})
+            handed_on = self._measures.of(reader, {})
             # As exchanges are measured: a record that is handed on hides what is before it.
-            current = self._measure(reader, {d.call: d.candidate for d in group})
+            current = self._measures.of(reader, {d.call: d.candidate for d in group})
             tested, unclear, closest = set[int](), set[int](), math.inf
-            for changes in self._ways.exchanges(group):
-                there = self._measure(reader, changes)
+            for changes in self._measures.ways.exchanges(group, reader):
+                there = self._measures.of(reader, changes)
                 if there * MARGIN < current:
                     self._adopt(changes)
                     before |= {at: self._decisions.made[at].handed_on for at in changes}
                     handed_on = current = there
                     measured.clear()
                     continue
-                self._undo(changes)
+                self._measures.undo(changes)
                 closest = min(closest, there)
                 tested |= {*changes}
                 if not is_clear(there, current):
                     unclear |= {*changes} - self._decisions.joined(group, changes)
             for decision in group:
                 decision.handed_on = before[decision.call]
-            for changes in self._ways.elsewhere(group):
+            for changes in self._measures.ways.elsewhere(group):
                 if unclear >= {*changes} & {decision.call for decision in group}:
                     continue
                 key = tuple(sorted((at, candidate.key) for at, candidate in changes.items()))
                 if key not in measured and len(measured) < _MOST_EXCHANGES:
-                    with self._undone(changes):
-                        measured[key] = self._measure(reader, changes)
+                    with self._measures.undone(changes):
+                        measured[key] = self._measures.of(reader, changes)
                 # What is not tried is not excluded.
                 there = measured.get(key, current)
                 closest = min(closest, there)
@@ -316,6 +278,8 @@ class Walk:
                 known = not decision.is_hidden and agreement <= AGREES
                 seen = known or (decision.call in tested and current < NEAR)
                 if seen and decision.call not in unclear:
+                    decision.seen |= depends
+                if not self._decisions.mask(decision.call) & ~decision.seen:
                     decision.by = self._decisions.path(reader)
                     self._calls.held.pop(decision.call, None)
 
@@ -327,24 +291,26 @@ class Walk:
             for group in self._decisions.groups(depends)
             if min(decision.searched for decision in group) < _MOST_SEARCHES
         ]
-        single = ([*self._ways.ways(group)] for group in groups)
+        single = ([*self._measures.ways.ways(group)] for group in groups)
         nearest = list(itertools.chain.from_iterable(single))
         pairs = (
             {**one, **two}
             for first, second in itertools.combinations(groups, 2)
-            for one in itertools.islice(self._ways.ways(first, second), 12)
-            for two in itertools.islice(self._ways.ways(second, first), 12)
+            for one in itertools.islice(self._measures.ways.ways(first, second), 12)
+            for two in itertools.islice(self._measures.ways.ways(second, first), 12)
             if not any(a.shares(b) for a in one.values() for b in two.values())
         )
-        best = self._nearest(reader, itertools.chain(nearest, pairs))
-        if best is not None and best[0] <= AGREES:
-            _, changes, tried = best
-            self._budget = _BUDGET
-            self._adopt(changes)
-            if tried:
+        best = self._measures.nearest(reader, itertools.chain(nearest, pairs))
+        if (best is None or best.relative > AGREES) and groups:
+            group = [*itertools.chain.from_iterable(groups)]
+            best = self._measures.step_by_step(reader, group)
+        if best is not None and best.relative <= AGREES:
+            self._measures.renew()
+            self._adopt(best.changes)
+            if best.tried:
                 self._calls.held[reader] = run = self._calls.call(reader)
-                records = tried.record.split(" + ")
-                again = self._trials.attempt(reader, run, tried.candidate, records)
+                records = best.tried.record.split(" + ")
+                again = self._trials.attempt(reader, run, best.tried.candidate, records)
                 self._decide(reader, again)
         else:
             for decision in itertools.chain.from_iterable(groups):
@@ -356,39 +322,3 @@ class Walk:
                 )
         if reader in self._decisions.made and self._decisions.is_reader(reader):
             self._settle(reader)
-
-    def _nearest(
-        self, reader: int, ways: Iterable[dict[int, Candidate]]
-    ) -> tuple[float, dict[int, Candidate], Tried | None] | None:
-        """Returns the way by which a reader comes nearest to its record, the first that agrees."""
-        best: tuple[float, dict[int, Candidate], Tried | None] | None = None
-        for changes in itertools.islice(ways, max(0, min(_MOST_WAYS, self._budget))):
-            self._budget -= 1
-            with self._undone(changes):
-                relative, tried = self._best(reader, changes)
-            if best is None or relative < best[0]:
-                best = relative, changes, tried
-            if relative <= AGREES:
-                break
-        return best
-
-    def _best(self, reader: int, changes: Mapping[int, Candidate]) -> tuple[float, Tried | None]:
-        """Returns how near a reader comes after changes, with the best of its candidates."""
-        if reader == OUTPUTS:
-            return self._measure(reader, changes), None
-        run = self._changed(reader, changes)
-        free = [
-            option
-            for option in self._decisions.in_order(reader, changes)
-            if not any(map(option.shares, changes.values()))
-        ]
-        options = [option for option in free if self._trials.comparable(reader, option)]
-        tried = [self._trials.attempt(reader, run, option) for option in options[:_MOST_AGAIN]]
-        if not tried or min(one.relative for one in tried) > AGREES:
-            alike = self._trials.alike(reader)
-            others = [option for option in free if option not in options]
-            tried += [
-                self._trials.attempt(reader, run, o, alike) for o in others[:_MOST_AGAIN] if alike
-            ]
-        best = min(tried, key=lambda one: one.relative, default=None)
-        return (best.relative, best) if best else (math.inf, None)

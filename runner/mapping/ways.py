@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from runner.mapping.candidates import Candidate
 from runner.mapping.decisions import AGREES, Decision, Decisions
+from runner.mapping.modules import ROLES
 from runner.mapping.trials import Trials
 
 # How many ways there are for layers side by side, at most.
@@ -79,14 +80,23 @@ class Ways:
             if option.family != candidate.family
         ]
 
-    def exchanges(self, group: Sequence[Decision]) -> Iterator[dict[int, Candidate]]:
+    def exchanges(self, group: Sequence[Decision], reader: int) -> Iterator[dict[int, Candidate]]:
         """Yields the exchanges within layers side by side, and other ways of ones that wait."""
+        now = {decision.call: decision.candidate for decision in group}
+        parts = [part for part in self.parts(group, reader) if part[1]]
+        for at, name in parts:
+            for several in itertools.islice(self.steps(now, at, name), _MOST_ALIKE):
+                changes = {call: option for call, option in several.items() if option != now[call]}
+                if not all(self._trials.is_equal(now[call], o) for call, o in changes.items()):
+                    yield changes
         for one, two in itertools.combinations(group, 2):
             first = self._decisions.like(one.call, two.candidate)
             second = self._decisions.like(two.call, one.candidate)
             if first and second and not self._trials.is_equal(one.candidate, first):
                 yield {one.call: first, two.call: second}
         for decision in group:
+            if decision.call in dict(parts):
+                continue
             options = self._decisions.in_order(decision.call)
             if decision.record:
                 options = self.rivals(decision.call, decision.candidate)
@@ -145,16 +155,7 @@ class Ways:
         What the layers in `changed` take is free.
         """
         calls = {decision.call for decision in (*group, *changed)}
-        choices = []
-        for decision in group:
-            if decision.agrees:
-                like = (self._decisions.like(decision.call, other.candidate) for other in group)
-                some = [option for option in like if option]
-                some += self.rivals(decision.call, decision.candidate)
-                some += [*self._other_divisions(decision), *self._alike(decision)]
-            else:
-                some = self._decisions.in_order(decision.call, calls)
-            choices.append([o for o in some if not self._decisions.is_taken(o, calls)])
+        choices = [self._choices(decision, calls, group) for decision in group]
         # A record that is only near may be of more than the layer: without it, this way is another.
         is_near = any(decision.handed_on and not decision.agrees for decision in group)
         now = () if is_near else tuple(decision.candidate.key for decision in group)
@@ -170,6 +171,72 @@ class Ways:
         )
         for several in itertools.islice(apart, _MOST_WAYS):
             yield {d.call: option for d, option in zip(group, several, strict=True)}
+
+    def _choices(
+        self, decision: Decision, calls: Collection[int], beside: Sequence[Decision] = ()
+    ) -> list[Candidate]:
+        """Returns what a layer could take where what `calls` take is free."""
+        at = decision.call
+        if decision.agrees:
+            others = beside or [self._decisions.made[call] for call in calls]
+            likes = (self._decisions.like(at, other.candidate) for other in others)
+            some = [option for option in likes if option]
+            some += self.rivals(at, decision.candidate)
+            some += [*self._other_divisions(decision), *self._alike(decision)]
+        else:
+            some = self._decisions.in_order(at, calls)
+        return [option for option in some if not self._decisions.is_taken(option, {*calls})]
+
+    def parts(self, group: Sequence[Decision], reader: int) -> Iterator[tuple[int, str]]:
+        """Yields what can take something else: a call, or a variable that has no layer of its own.
+
+        A reader depends on these variables, and nothing has decided on them.
+        """
+        for decision in group:
+            call, names = decision.call, self._decisions.read(decision.call, reader)
+            is_layer = decision.record or any(name.rpartition("/")[2] in ROLES for name in names)
+            yield from ((call, name) for name in ([""] if is_layer else names))
+
+    def steps(
+        self, now: Mapping[int, Candidate], at: int, name: str
+    ) -> Iterator[dict[int, Candidate]]:
+        """Yields what layers take if one, or one of its variables, takes something else.
+
+        What has that already takes in exchange what this one had.
+        """
+        known = now[at]
+        if not name:
+            for option in self._choices(self._decisions.made[at], now):
+                others = [one for one in now if one != at and now[one].shares(option)]
+                likes = [(one, self._decisions.like(one, known)) for one in others]
+                moved = {one: like for one, like in likes if like and not like.shares(option)}
+                if option.key != known.key and len(moved) == len(others):
+                    yield {**now, at: option, **moved}
+            return
+        had = known.taken[name]
+        for taken in self._decisions.singly(at, name):
+            holders = [
+                (call, other)
+                for call, candidate in now.items()
+                for other, its in candidate.taken.items()
+                if (call, other) != (at, name) and {*its.tensors} & {*taken.tensors}
+            ]
+            changes = {**now, at: self._decisions.with_one(known, name, taken)}
+            alone = Candidate({name: taken}, ())
+            is_free = len(holders) < 2 and not self._decisions.is_taken(alone, {*now})
+            is_free &= all(other not in self._decisions.seen(call) for call, other in holders)
+            for call, other in holders:
+                kind = now[call].taken[other].step
+                some = self._decisions.singly(call, other)
+                fitting = [option for option in some if option.tensors == had.tensors]
+                alike = [option for option in fitting if option.step == kind]
+                if fitting:
+                    first = (alike or fitting)[0]
+                    changes[call] = self._decisions.with_one(changes[call], other, first)
+                else:
+                    is_free = False
+            if taken != had and is_free:
+                yield changes
 
 
 def _by_rank(choices: Sequence[Sequence[Any]]) -> Iterator[tuple[Any, ...]]:

@@ -1,0 +1,140 @@
+"""Measures how near a reader comes to its record once layers before it take other candidates."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from runner.mapping.candidates import Candidate
+from runner.mapping.decisions import AGREES, OUTPUTS, Decision, Decisions
+from runner.mapping.layer_calls import ModelCalls
+from runner.mapping.trials import Trials, Tried
+from runner.mapping.ways import Ways
+
+# How many other ways are tried for the layers before a call, with how many of its own candidates.
+MOST_WAYS, _MOST_AGAIN = 160, 6
+# How many ways are tried in a row without success, and how many steps.
+_BUDGET, _MOST_STEPS = 2 * MOST_WAYS, 4 * MOST_WAYS
+
+
+class Measured(NamedTuple):
+    """Changes of layers, how far a reader is from its record after them, and what it takes then."""
+
+    relative: float
+    changes: Mapping[int, Candidate]
+    tried: Tried | None = None
+
+
+class Measures:
+    """Measures changes of the layers before a reader, which is a call or the outputs."""
+
+    def __init__(
+        self,
+        decisions: Decisions,
+        trials: Trials,
+        calls: ModelCalls,
+        outputs: Callable[[Any], float],
+    ) -> None:
+        """Takes the parts of a walk; `outputs` returns how far outputs are from the recorded."""
+        self._decisions, self._trials, self._calls = decisions, trials, calls
+        self._outputs = outputs
+        self.ways = Ways(decisions, trials, calls.held)
+        self.renew()
+
+    def renew(self) -> None:
+        """Allows as many ways as in the beginning."""
+        self._budget, self._steps = _BUDGET, _MOST_STEPS
+
+    def of(self, reader: int, changes: Mapping[int, Candidate]) -> float:
+        """Returns how far a reader is from its record after changes, which stay."""
+        run = self._changed(reader, changes)
+        if reader == OUTPUTS:
+            return self._outputs(run)
+        decision = self._decisions.made[reader]
+        return self._trials.attempt(
+            reader, run, decision.candidate, decision.record.split(" + ")
+        ).relative
+
+    def _changed(self, reader: int, changes: Mapping[int, Candidate]) -> Any:
+        """Calls the model with changes up to a reader."""
+        dirty = 0
+        for at, candidate in changes.items():
+            self._trials.load(candidate)
+            self._decisions.made[at].handed_on = None
+            dirty |= self._decisions.mask(at)
+        return self._calls.call(None if reader == OUTPUTS else reader, dirty)
+
+    def undo(self, changes: Iterable[int]) -> None:
+        """Gives layers the values of their decisions again."""
+        for at in changes:
+            self._trials.load(self._decisions.made[at].candidate)
+
+    @contextmanager
+    def undone(self, changes: Iterable[int]) -> Iterator[None]:
+        """Undoes changes after the block, which measures them, and what they no longer hand on."""
+        made = self._decisions.made
+        before = {at: made[at].handed_on for at in changes}
+        yield
+        self.undo(changes)
+        for at, handed_on in before.items():
+            made[at].handed_on = handed_on
+
+    def nearest(self, reader: int, ways: Iterable[Mapping[int, Candidate]]) -> Measured | None:
+        """Returns the way by which a reader comes nearest to its record, the first that agrees."""
+        best: Measured | None = None
+        for changes in itertools.islice(ways, max(0, min(MOST_WAYS, self._budget))):
+            self._budget -= 1
+            measured = self._measured(reader, changes)
+            if best is None or measured.relative < best.relative:
+                best = measured
+            if measured.relative <= AGREES:
+                break
+        return best
+
+    def step_by_step(self, reader: int, group: Sequence[Decision]) -> Measured:
+        """Changes what a variable takes after another, as long as a reader comes nearer by it."""
+        before = {decision.call: decision.candidate for decision in group}
+        parts = [*self.ways.parts(group, reader)]
+        best = self._measured(reader, before)
+        while best.relative > AGREES:
+            start = best.relative
+            for at, name in parts:
+                steps = self.ways.steps(best.changes, at, name)
+                for changes in itertools.islice(steps, max(0, self._steps)):
+                    self._steps -= 1
+                    measured = self._measured(reader, changes)
+                    if measured.relative < best.relative:
+                        best = measured
+                    if best.relative <= AGREES:
+                        changed = {c: o for c, o in changes.items() if o.key != before[c].key}
+                        return best._replace(changes=changed)
+            if best.relative >= start:
+                break
+        return best
+
+    def _measured(self, reader: int, changes: Mapping[int, Candidate]) -> Measured:
+        """Measures changes, with the best of a reader's candidates, and undoes them."""
+        with self.undone(changes):
+            if reader == OUTPUTS:
+                return Measured(self.of(reader, changes), changes)
+            run = self._changed(reader, changes)
+            free = [
+                option
+                for option in self._decisions.in_order(reader, changes)
+                if not any(map(option.shares, changes.values()))
+            ]
+            options = [option for option in free if self._trials.comparable(reader, option)]
+            tried = [self._trials.attempt(reader, run, option) for option in options[:_MOST_AGAIN]]
+            if not tried or min(one.relative for one in tried) > AGREES:
+                alike = self._trials.alike(reader)
+                others = [option for option in free if option not in options]
+                tried += [
+                    self._trials.attempt(reader, run, o, alike)
+                    for o in others[:_MOST_AGAIN]
+                    if alike
+                ]
+        best = min(tried, key=lambda one: one.relative, default=None)
+        return Measured(best.relative if best else math.inf, changes, best)
