@@ -82,8 +82,9 @@ class KerasSteps:
 
         Its arguments are the batches that it accumulates; for replicas also this replica's shares
         of their examples, float64, and its index, int32. Its outputs are the metrics by name,
-        float32 scalars; the learning rate, which is None for a model with several optimizers; and
-        the metrics of the epoch so far, None if they are the same.
+        scalars of float32 or float64, in the order of the logs of `fit`; the learning rate, which
+        is None for a model with several optimizers; and the metrics of the epoch so far, None if
+        they are the same.
 
         Args:
           spec: the nested `tf.TypeSpec`s of a batch.
@@ -112,13 +113,14 @@ class KerasSteps:
                     )
                 else:
                     logs = model.train_step(batches[0])
-            values = self._scalars(logs, named)
+            values = self._scalars(_in_order(logs), named)
             if sums is not None:
                 sums.share = shares[-1]
                 values = sums.of_values(values)
                 sums.finish_metrics()
                 return values, rate, None
-            return values, rate, self._of_epoch(logs, named)
+            of_epoch = self._of_epoch(logs, named)
+            return values, rate, None if of_epoch is None else _in_order(of_epoch)
 
         arguments, count, sums = described(spec), config.train.accumulate, self._sums
         self._require_means()
@@ -311,7 +313,8 @@ class KerasSteps:
                     "reduce it: keras.metrics.F1Score takes `average: macro`, for example",
                 )
             if tensor.shape.num_elements() == 1:  # As in the logs of `fit`.
-                scalars[name] = tf.cast(tf.reshape(tensor, []), tf.float32)
+                dtype = tf.float64 if tensor.dtype == tf.float64 else tf.float32
+                scalars[name] = tf.cast(tf.reshape(tensor, []), dtype)
             else:
                 note = f"{name}: not recorded, because it has the shape {tensor.shape}"
                 self.notes += [note] if note not in self.notes else []
@@ -373,6 +376,13 @@ def _owners(program: Program) -> dict[str, ScaffoldConfig]:
         program.weights(), config.scaffolds, config.restoration.collision, addresses(program.model)
     )
     return {name: config.scaffolds[owner] for name, owner in owners.items()}
+
+
+def _in_order(logs: Any) -> Any:
+    """Returns what a step returns in the order of the logs of `fit`, where mappings are nested."""
+    if not isinstance(logs, Mapping):
+        return logs
+    return {name: _in_order(value) for name, value in sorted(logs.items())}
 
 
 def _tensors(logs: Any, step: str) -> Iterator[tuple[str, tf.Tensor]]:
