@@ -31,6 +31,7 @@ BENCHMARKS: dict[str, tuple[float, tuple[str, ...]]] = {
     "caller_thread": (0.3, ("--repeats", "15")),
     "cluster": (1.2, ()),
     "maps": (0.6, ()),
+    "values": (1.5, ()),
 }
 
 

@@ -36,8 +36,9 @@ RUNNER = (
 MODULE = "benchmarks.memory"
 LIMIT = 1.05
 GROWTH_LIMIT = 1.05
-# SGD shows what a run holds beside weights and gradients, which Adam's slots would hide.
-OPTIMIZERS = ("sgd", "adam")
+# SGD shows what a run holds beside weights and gradients, which Adam's slots would hide; and whether
+# a callback reads all weights at the end of the epoch.
+CASES = (("sgd", ""), ("adam", ""), ("adam", "epoch.weights.h5"))
 # Of a model: its class and the shape of an example.
 MODELS = {"ResNet-50": ("resnet50", (224, 224, 3)), "1 GB": ("large", (4096,))}
 
@@ -107,7 +108,7 @@ def write_resident(file: Path) -> None:
         stream.write(f"{int(line.split()[1]) / 1024}\n")
 
 
-def plain(name: str, weights: str, way: str, optimizer: str = "sgd") -> None:
+def plain(name: str, weights: str, way: str, optimizer: str = "sgd", file: str = "") -> None:
     """Trains two steps as a plain script does, or only loads the weights."""
     model = {"resnet50": resnet50, "large": large}[name]()
     if way == "warm_start":
@@ -125,13 +126,16 @@ def plain(name: str, weights: str, way: str, optimizer: str = "sgd") -> None:
     data = Batches(shape)
     mlflow.set_tracking_uri("sqlite:///mlflow.db")
     model.compile(optimizer, "sparse_categorical_crossentropy")
+    callbacks: list[keras.callbacks.Callback] = [mlflow.tensorflow.MlflowCallback()]
+    if file:
+        callbacks.append(keras.callbacks.ModelCheckpoint(file, save_weights_only=True))
     with mlflow.start_run():
         model.fit(
             data.train(),
             steps_per_epoch=2,
             validation_data=data.validation(),
             verbose=0,
-            callbacks=[mlflow.tensorflow.MlflowCallback()],
+            callbacks=callbacks,
         )
     model.save_weights("last.weights.h5")
 
@@ -154,8 +158,11 @@ def run(folder: Path, *arguments: str) -> float:
     return usage.ru_maxrss / 1024
 
 
-def trained(folder: Path, name: str, shape: Sequence[int], weights: str, optimizer: str) -> float:
+def trained(folder: Path, name: str, weights: str, optimizer: str, file: str) -> float:
     """Returns the peak of a run that starts from weights and trains two steps."""
+    (shape,) = (shape for model, shape in MODELS.values() if model == name)
+    target = "_target_: keras.callbacks.ModelCheckpoint, save_weights_only: true"
+    callback = f"+callbacks.each={{{target}, filepath: {file}}}"
     return run(
         folder,
         *RUNNER,
@@ -171,6 +178,7 @@ def trained(folder: Path, name: str, shape: Sequence[int], weights: str, optimiz
         "train.evaluate_every=2",
         "resume=never",
         f"+scaffolds.all={{variables: {{include: ['*']}}, checkpoint: {weights}}}",
+        *([callback, "train.steps_per_epoch=2"] if file else []),
     )
 
 
@@ -178,7 +186,7 @@ def peaks(folder: Path, repeats: int, only: Sequence[str]) -> list[Result]:
     """Compares peaks of processes for both models."""
     results = []
     for case in only:
-        name, shape = MODELS[case]
+        name, _ = MODELS[case]
         weights = str(folder / f"{name}.weights.h5")
         run(folder, "-c", f"from {MODULE} import {name}; {name}().save_weights({weights!r})")
         script = partial(run, folder, "-m", MODULE, "--plain", name, weights)
@@ -188,12 +196,12 @@ def peaks(folder: Path, repeats: int, only: Sequence[str]) -> list[Result]:
         }
         limits = {"runner.warm_start": LIMIT, "run": LIMIT}
         results += compare(f"peak of a warm start, {case}", "MiB", warm, limits, repeats)
-        for optimizer in OPTIMIZERS:
+        for optimizer, file in CASES:
             runs: dict[str, Callable[[], float]] = {
-                "plain script": partial(script, "fit", optimizer),
-                "run": partial(trained, folder, name, shape, weights, optimizer),
+                "plain script": partial(script, "fit", optimizer, file),
+                "run": partial(trained, folder, name, weights, optimizer, file),
             }
-            title = f"peak of two steps, {case}, {optimizer}"
+            title = f"peak of two steps, {case}, {optimizer}{', a callback' if file else ''}"
             results += compare(title, "MiB", runs, limits, repeats)
     return results
 

@@ -27,7 +27,7 @@ _MANY = 1_000
 
 def as_text(renderable: RenderableType) -> str:
     """Returns a renderable as plain text in which nothing is folded."""
-    console = Console(width=WIDEST, color_system=None, force_terminal=False)
+    console = Console(width=WIDEST, color_system=None, force_terminal=False, force_jupyter=False)
     with console.capture() as capture:
         console.print(renderable)
     return "\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n"

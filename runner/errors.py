@@ -230,6 +230,12 @@ def require_all(*checks: Callable[[], object]) -> None:
         raise ConfigError(*problems)
 
 
+def described_type(value: object) -> str:
+    """Returns what a value is, such as `an int`, `a function` or `None`."""
+    name = type(value).__name__
+    return "None" if value is None else f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
+
+
 def similar(name: str, valid: Iterable[str], count: int = 3) -> tuple[str, ...]:
     """Returns up to `count` of the `valid` names that resemble `name`, closest first."""
     return tuple(difflib.get_close_matches(name, sorted(set(valid)), n=count, cutoff=0.6))

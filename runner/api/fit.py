@@ -29,7 +29,7 @@ from runner.config.fit_experiment import FitExperiment
 from runner.config.instantiation import python_objects
 from runner.config.schedule import NEVER
 from runner.console import Screen
-from runner.errors import ConfigError
+from runner.errors import ConfigError, described_type
 from runner.system.atomic_files import write_text
 from runner.system.imports import import_tensorflow
 from runner.system.user_code import calling
@@ -195,9 +195,8 @@ def _model_node(experiment: FitExperiment, model: Any) -> tuple[dict[str, Any], 
         name = model_name(model)
         return experiment.handed_over("model", model, f"{name}@{model_digest(model)}"), name
     if not callable(model) or isinstance(model, keras.Layer | types.ModuleType):
-        kind = type(model).__name__
         cause = "a run trains a compiled keras.Model, or one that a function returns"
-        raise ConfigError.of(f"model is a {kind}", cause, "give one of these")
+        raise ConfigError.of(f"model is {described_type(model)}", cause, "give one of these")
     node = experiment.built_by(model)
     return node, node["_target_"].rpartition(".")[2]
 

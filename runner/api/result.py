@@ -108,7 +108,7 @@ class Result:
         return open_store(self.config.tracking, {}).run_id(self._run.path)
 
     @door
-    def model(self, which: str = "") -> Any:
+    def model(self, which: str | int = "") -> Any:
         """Returns the trained Keras model, outside any graph: for `predict`, `save`, a `fit`.
 
         Args:
@@ -120,7 +120,7 @@ class Result:
         from runner.checkpoints.locate import checkpoint_paths
         from runner.graph.trained_model import trained_model
 
-        which = which or ("best" if self.best else "latest")
+        which = str(which) or ("best" if self.best else "latest")
         with unchanged_process(), python_objects(self.objects):
             (prefix,) = checkpoint_paths(str(self._run.path), which)
             return trained_model(self.config, prefix)
@@ -133,17 +133,26 @@ class Result:
         return RunDirectory(self.directory)
 
     def __repr__(self) -> str:
-        return f"<{self.config.name}: {self.directory or f'mode={self.config.mode.value}'}>"
-
-    def _repr_html_(self) -> str:
+        """Shows where the run is, how it ended and its best evaluation."""
         if self.directory is None:
-            return "" if self.plan is None else self.plan._repr_html_()
-        record = self._run.load_record()
+            return f"<{self.config.name}: mode={self.config.mode.value}>"
+        return f"<{'; '.join(self._summary())}>"
+
+    def _summary(self) -> list[str]:
+        record = self._run.read()
+        if record is None:
+            return [f"{self.config.name}: {self.directory}, which is not there"]
         lines = [f"{record.name}: {record.status}, {self.directory}"]
         if best := self.best:
             lines.append(f"best: {_shown(best)}")
         if self.evaluated:
             lines.append(f"{self.config.evaluate.split.value}: {_shown(self.evaluated)}")
+        return lines
+
+    def _repr_html_(self) -> str:
+        if self.directory is None:
+            return "" if self.plan is None else self.plan._repr_html_()
+        lines = self._summary()
         steps = history(TrackingDirectory(self.directory).journal)
         names = list(dict.fromkeys(name for values in steps.values() for name in values))
         rows = [

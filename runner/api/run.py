@@ -12,7 +12,12 @@ from omegaconf import DictConfig
 from runner.api.door import door
 from runner.api.result import Result
 from runner.api.start import start
-from runner.config.composition import command_scope, compose_command, without_hydra
+from runner.config.composition import (
+    command_scope,
+    compose_command,
+    search_path,
+    without_hydra,
+)
 from runner.config.schema import RunConfig
 from runner.config.spelling import spelled
 from runner.console import screen_of_process
@@ -70,14 +75,9 @@ def python_context(overrides: Sequence[str] = (), **changes: Any) -> RunContext:
 
 
 def as_typed(overrides: Overrides) -> list[str]:
-    """Returns overrides as on the command line."""
+    """Returns overrides as on the command line; a string is one of them."""
     if isinstance(overrides, Mapping):
         return [f"{key}={spelled(value)}" for key, value in overrides.items()]
+    if isinstance(overrides, str):
+        return [overrides]
     return list(overrides)
-
-
-def search_path(config_dir: str | Path | None) -> list[str]:
-    """Returns the override that lets Hydra find experiments in a folder; none for None."""
-    if config_dir is None:
-        return []
-    return [f"hydra.searchpath=[{spelled(f'file://{Path(config_dir).absolute()}')}]"]

@@ -14,11 +14,12 @@ from omegaconf import DictConfig
 from runner.api.door import door
 from runner.api.fit import experiment_of
 from runner.api.result import Result, open_run
-from runner.api.run import Overrides, as_typed, python_context, search_path
+from runner.api.run import Overrides, as_typed, python_context
 from runner.api.start import start_job
 from runner.config.composition import (
     command_scope,
     reporting_composition,
+    search_path,
     typed_overrides,
     with_plus_plus,
 )
@@ -82,7 +83,8 @@ class SweepResult:
         return replace(open_run(self.best.run_dir), objects=self.objects)
 
     def __repr__(self) -> str:
-        return str(self.frame)
+        table: str = self.frame.to_string()  # A frame's own leaves columns out.
+        return table
 
     def _repr_html_(self) -> str:
         html: str = self.frame.to_html()

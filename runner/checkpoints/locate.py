@@ -87,7 +87,7 @@ def _on_disk(checkpoint: str, artifacts: Artifacts | None) -> str:
     if artifacts is None:
         raise CheckpointError.of(
             f"{checkpoint} is in MLflow, and no tracking store is given",
-            remedy="name the store that has it in tracking.uri (of `runner inspect`: --tracking)",
+            remedy="name the store that has it: tracking.uri, $MLFLOW_TRACKING_URI or --tracking",
         )
     return downloaded(checkpoint, artifacts)
 

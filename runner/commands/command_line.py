@@ -16,7 +16,14 @@ from importlib import metadata
 
 from runner.config.command import typed_arguments
 from runner.config.masked_output import masked, masked_output
-from runner.errors import ConfigError, InterruptedRunError, RunnerError, UserCodeError, ranked
+from runner.errors import (
+    ConfigError,
+    InterruptedRunError,
+    RunnerError,
+    UserCodeError,
+    ranked,
+    similar,
+)
 from runner.system.lifeline import LIFELINE
 
 COMMANDS = {
@@ -84,7 +91,14 @@ def run_command(name: str, *arguments: str) -> int:
     )
     command.add_arguments(parser)
     parser.epilog = parser.epilog and textwrap.fill(parser.epilog, width)
-    return command.run(parser.parse_args(arguments)) or 0
+    parsed, unknown = parser.parse_known_args(arguments)
+    if option := next((word for word in unknown if word.startswith("-")), ""):
+        options = re.findall(r"--\w[\w-]*", parser.format_help())
+        state, remedy = f"runner {name} has no option {option}", f"see runner {name} --help"
+        raise ConfigError.of(state, "", remedy, similar(option, options))
+    if unknown:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    return command.run(parsed) or 0
 
 
 def versions() -> str:

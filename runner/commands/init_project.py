@@ -7,6 +7,7 @@ import importlib.util
 import keyword
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 from runner.config.command import program
@@ -40,7 +41,7 @@ def create(folder: Path, template: Path) -> str:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         state = f"{folder} exists and is not an empty folder"
         raise ConfigError.of(state, "nothing is overwritten", "name a new folder")
-    name = _package(folder)
+    name, is_new = _package(folder), not folder.exists()
     try:
         for source in sorted((template / _NAME).rglob("*")):
             if source.is_file() and "__pycache__" not in source.parts:
@@ -49,8 +50,13 @@ def create(folder: Path, template: Path) -> str:
                 content = source.read_text(encoding="utf-8").replace(_NAME, name)
                 target.write_text(content, encoding="utf-8")
     except OSError as error:
-        cause = f"{type(error).__name__}: {error.strerror}"
-        raise ConfigError.of(f"{folder} cannot be written", cause) from error
+        if folder.is_dir():
+            for path in folder.iterdir():
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+            if is_new:
+                folder.rmdir()
+        cause, remedy = error.strerror or str(error), "make room, or name another folder"
+        raise ConfigError.of(f"{folder} cannot be written", cause, remedy) from error
     first = f"{program()} --config-dir conf +experiment=first"
     return f"{folder}: created; its README.md explains how to adapt it\n" + (
         f"next: cd {shlex.quote(str(folder))} && {first}"

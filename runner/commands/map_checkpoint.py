@@ -32,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="THEIRS=OURS",
         help="a word in names of tensors and the model's word for it; may be repeated",
     )
+    parser.add_argument("--config-dir", metavar="DIR", help="a folder with your own experiments")
     parser.add_argument(
         "--reference",
         metavar="REFERENCE.npz",
@@ -63,7 +64,7 @@ def run(arguments: argparse.Namespace) -> None:
     from runner.planning import report
 
     hints = dict(map(_pair, arguments.hint))
-    model, scaffolds = model_named(arguments.model, settings)
+    model, scaffolds = model_named(arguments.model, settings, arguments.config_dir)
     checkpoints = [str(scaffolds.get(path, path)) for path in paths]
     for checkpoint in checkpoints:
         if checkpoint.startswith(EXPERIMENT):
@@ -77,7 +78,8 @@ def run(arguments: argparse.Namespace) -> None:
         notes += proposal.proof.lines()
     elif doubts:
         notes.append(f"A proposal: {'; '.join(doubt.state for doubt in doubts)}.")
-        notes.append("To settle it, record what the source computes: --reference reference.npz")
+        if arguments.reference is None:
+            notes.append("To settle it, record what the source computes: --reference reference.npz")
     print("\n".join(f"# {line}".rstrip() for line in notes))
     if problems := [*proposal.plan.problems, *doubts]:
         raise PlanError(*problems)

@@ -11,7 +11,7 @@ from runner.tracking.address import DEFAULT_URI
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describes the arguments of `runner lineage`."""
     parser.add_argument("run", metavar="RUN", help="a run directory, or the id of a run in MLflow")
-    parser.add_argument("--uri", default=DEFAULT_URI, help="MLflow's tracking URI (%(default)s)")
+    parser.add_argument("--uri", help=f"of an id: MLflow's tracking URI ({DEFAULT_URI})")
 
 
 def run(arguments: argparse.Namespace) -> None:

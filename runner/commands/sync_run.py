@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from runner.errors import RunDirectoryError
+from runner.runs.run_directory import RunDirectory
 from runner.tracking.delivery import print_warnings, sync
 from runner.tracking.tracking_directory import TrackingDirectory
 
@@ -25,7 +26,9 @@ def run(arguments: argparse.Namespace) -> int:
     print_warnings()
     directory = TrackingDirectory(Path(arguments.run).absolute())
     identity = directory.identity()
-    if identity is not None and not (identity.stores or arguments.uri):
+    if identity is None:
+        RunDirectory(Path(arguments.run)).named_record()
+    elif not (identity.stores or arguments.uri):
         state, remedy = f"{arguments.run} was recorded in no store", "name one by --uri"
         raise RunDirectoryError.of(state, "its tracking was off", remedy)
     if not sync(directory, arguments.uri, partial(print, flush=True)):

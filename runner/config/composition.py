@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, lru_cache
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -39,15 +40,16 @@ from runner.config.key_problems import bad_value, unknown_key
 from runner.config.keys import annotation
 from runner.config.reference_page import help_of_keys
 from runner.config.schema import RunConfig, to_compose
+from runner.config.spelling import spelled
 from runner.errors import ConfigError, Problem, similar
 
 _COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError)
 # A composition, like a run, can also raise these: OmegaConf fails itself at an override below a key
-# without a value, Hydra at options that exclude each other, and a folder may not be readable.
-# Files that list each other in `defaults` have no end.
+# without a value, Hydra at options that exclude each other or are no names, and a folder may not be
+# readable. Files that list each other in `defaults` have no end.
 RAISED = (
     *_COMPOSITION_ERRORS,
-    *(ValueError, AttributeError, AssertionError, PermissionError, RecursionError),
+    *(ValueError, TypeError, AttributeError, AssertionError, PermissionError, RecursionError),
 )
 
 # Composes a configuration, `hydra` included, of overrides.
@@ -58,6 +60,7 @@ _FREE = re.compile(
     r"|hydra\.sweeper\.(params|objectives|constraints)(\.[^=]+)?)="
 )
 _PLUGIN = re.compile(r"\+*(hydra\.(?:sweeper|launcher))=(\w+)")
+_UNREAD = re.compile(r"(?P<line>LexerNoViableAltException: .*)\n(?P<caret> *)\^")
 # Hydra would let `devices=2` and `devices.batch=per_device` replace each other.
 _SHORT_DEVICES = re.compile(r"devices=(?=[^{\s])(?!null$)")
 
@@ -150,6 +153,13 @@ def compose_command(overrides: Sequence[str]) -> DictConfig:
     return config
 
 
+def search_path(config_dir: str | Path | None) -> list[str]:
+    """Returns the override that lets Hydra find experiments in a folder; none for None."""
+    if config_dir is None:
+        return []
+    return [f"hydra.searchpath=[{spelled(f'file://{Path(config_dir).absolute()}')}]"]
+
+
 @contextmanager
 def experiment_in_store(node: Mapping[str, Any]) -> Iterator[str]:
     """Lets Hydra compose an experiment that no file holds, by the name that the block gets."""
@@ -198,8 +208,8 @@ def is_of_composition(error: BaseException) -> bool:
     """Whether one of the errors `RAISED` is about the command, and not a bug of later code."""
     if isinstance(error, _COMPOSITION_ERRORS):
         return True
-    # Where a recursion ends is chance.
-    last = 100 if isinstance(error, RecursionError) else 1
+    # Where a recursion ends is chance; a file is decoded by a frame of Python's.
+    last = 100 if isinstance(error, RecursionError) else 2 if isinstance(error, UnicodeError) else 1
     return not {"hydra", "omegaconf"}.isdisjoint(_packages(error)[-last:])
 
 
@@ -214,7 +224,7 @@ def problem_of(error: BaseException, overrides: Sequence[str]) -> Problem:
     if isinstance(error, MissingConfigException) and (missing := missing_option(error)):
         return missing
     if isinstance(error, OverrideParseException):
-        return _not_an_override(error)
+        return _not_an_override(error, overrides)
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         mark = error.problem_mark
         return Problem(
@@ -222,6 +232,10 @@ def problem_of(error: BaseException, overrides: Sequence[str]) -> Problem:
             ", ".join(text for text in (error.context, error.problem) if text),
             "fix the file; values that begin with any of []{}*&!%@` or hold `: ` need quotes",
         )
+    if isinstance(error, UnicodeDecodeError):
+        before = error.object[: error.start].decode(error.encoding, "replace").splitlines()[-1:]
+        where = f"a byte cannot be decoded after {before[0]!r}" if before else str(error)
+        return Problem("a file of the configuration is not UTF-8", where, "save it as UTF-8")
     for cause in _chain(error):
         if isinstance(cause, OmegaConfBaseException) and cause.object_type is ChoiceSweep:
             remedy = "list all values in one"
@@ -243,20 +257,31 @@ def problem_of(error: BaseException, overrides: Sequence[str]) -> Problem:
     return Problem(state, " ".join(line.strip() for line in rest))
 
 
-def _not_an_override(error: OverrideParseException) -> Problem:
+def _not_an_override(error: OverrideParseException, overrides: Sequence[str]) -> Problem:
+    bare = error.override.removeprefix("++")  # That `with_plus_plus` may have added.
+    override = bare if bare in overrides else error.override
     lines = str(error).splitlines()
     cause = "; ".join(line for line in lines if not line.startswith(("Error parsing", "See")))
     cause = cause.replace("missing EQUAL at '<EOF>'", "it has no =")
+    if unread := _UNREAD.match(str(error)):
+        # The caret is below the character; the rest of the line may be a secret.
+        character = unread["line"][len(unread["caret"]) :][:1]
+        cause = f"the character {character!r} does not belong there"
+    cause = re.sub(
+        r"mismatched input ('[^A-Za-z<]') expecting .*",
+        r"the character \1 does not belong there",
+        cause,
+    )
     remedy = (
         "write key=value to change, +key=value to add, ~key to delete; quote a value that "
-        "contains any of {}[](),:=$ and the whole for your shell: 'key=\"a,b\"'"
+        "contains any of {}[](),:=$ or is not ASCII, and the whole for your shell: 'key=\"a,b\"'"
     )
     if "while evaluating" in cause:
         remedy = (
             "for example choice(a,b), range(1,9,2), interval(0.1,1), tag(log,interval(1e-4,1)),"
             " sort(3,1), shuffle(a,b); null is a value only outside of them: key=null,1"
         )
-    return Problem(f"{error.override!r} is not an override", cause, remedy)
+    return Problem(f"{override!r} is not an override", cause, remedy)
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from hydra.errors import MissingConfigException
 
@@ -93,16 +94,47 @@ def _other_value_to_delete(message: re.Match[str], overrides: Sequence[str]) -> 
 
 
 def _no_option(message: re.Match[str], overrides: Sequence[str]) -> Problem | None:
-    """Returns the problem of an override such as `data=null`."""
+    """Returns the problem of an override such as `data=null` or `optimizer=[{a: 1}]`."""
     for key, value in _typed(overrides).items():
-        if key in GROUPS and value not in (known := options_of(key)):
+        group = key.partition("@")[0]
+        if group in GROUPS and value not in (known := options_of(group)):
             cause, remedy = "a group takes the name of an option", "name an option, or leave it out"
             return Problem(f"{key} is {value}", cause, remedy, tuple(known))
+        if group in ("", "hydra"):
+            remedy = "write KEY=VALUE; of Hydra's own keys, see --hydra-help"
+            return Problem(f"{key}={value} sets nothing", "it names no key", remedy)
     return None
 
 
-def _nothing_to_override(message: re.Match[str], overrides: Sequence[str]) -> Problem:
+def _set_already(message: re.Match[str], overrides: Sequence[str]) -> Problem:
+    remedy = f"leave out the plus: {message[1]}=..."
+    return Problem(f"+{message[1]} adds nothing", "the key has a value already", remedy)
+
+
+def _no_folder(message: re.Match[str], overrides: Sequence[str]) -> Problem:
+    path = Path(message[1])
+    cause = "it is a file" if path.exists() else "it is not there"
+    remedy = "name the folder that holds the folders experiment, data and so on"
+    folders = (str(folder) for folder in path.parent.glob("*/") if (folder / "experiment").is_dir())
+    return Problem(f"--config-dir is {path}", cause, remedy, tuple(sorted(folders)))
+
+
+def _no_defaults(message: re.Match[str], overrides: Sequence[str]) -> Problem:
+    file = f"{message[1]}.yaml" if message[1] else "a file of the configuration"
+    remedy = "write a list: defaults: [/data: npz, _self_]"
+    return Problem(f"{file} has `defaults` that are not understood", message[2], remedy)
+
+
+def _no_plugin(message: re.Match[str], overrides: Sequence[str]) -> Problem:
+    state, cause = "hydra.sweeper or hydra.launcher is not a mapping", "a file sets it to a value"
+    remedy = "choose an option in `defaults`: - override /hydra/sweeper: optuna"
+    return Problem(state, cause, remedy)
+
+
+def _nothing_to_override(message: re.Match[str], overrides: Sequence[str]) -> Problem | None:
     file, key = message.groups()
+    if key == "hydra":
+        return _no_option(message, overrides)
     path, _, place = key.partition("@")
     group = _at_root(path, file or "")
     if file is None:
@@ -157,7 +189,18 @@ _MESSAGES: Sequence[tuple[re.Pattern[str], _Report]] = (
         _several_values,
     ),
     (re.compile(r"Could not delete '([^']+)'\. No match in the defaults list"), _nothing_to_delete),
-    (re.compile(r"Config group override must be a string or a list\."), _no_option),
+    (
+        re.compile(r"Config group override must be a string or a list\.|can only concatenate str"),
+        _no_option,
+    ),
+    (
+        re.compile(r"Could not append to config\. An item is already at '([^']+)'"),
+        _set_already,
+    ),
+    (re.compile(r"Additional config directory '(.+)' not found"), _no_folder),
+    (re.compile(r"Invalid defaults list in '([^']+)', (.+)"), _no_defaults),
+    (re.compile(r"()(Unsupported item value in defaults.+)"), _no_defaults),
+    (re.compile(r"argument of type '\w+' is not (?:iterable|a container)"), _no_plugin),
     (
         re.compile(r"(?:In '([^']+)': )?Could not override '([^']+)'\. No match in the defaults"),
         _nothing_to_override,

@@ -19,7 +19,15 @@ from hydra.utils import get_object, instantiate
 from omegaconf import OmegaConf
 
 from runner.config.keys import leaves
-from runner.errors import ConfigError, Problem, RunnerError, nearest, ranked, similar
+from runner.errors import (
+    ConfigError,
+    Problem,
+    RunnerError,
+    described_type,
+    nearest,
+    ranked,
+    similar,
+)
 from runner.system.user_code import located, raised, staying
 
 logger = logging.getLogger(__name__)
@@ -268,7 +276,7 @@ def locate_target(key: str, node: Mapping[str, Any]) -> Any:
     if not callable(target):
         raise ConfigError.of(
             f"{key}._target_ is {path!r}",
-            f"that is a {type(target).__name__}, which cannot be called",
+            f"that is {described_type(target)}, which cannot be called",
             remedy,
         )
     return target

@@ -81,6 +81,8 @@ def bad_value(key: str, error: OmegaConfBaseException, file: str = "") -> Proble
         return Problem(f"{key} is a list", f"{place}the experiment has a mapping there", remedy)
     if "deletion" in first:
         return Problem(f"~{key} cannot be deleted", "every run has this key", f"set it: {key}=...")
+    if kind is None and (state := _not_hydras(key, error, first)):
+        return Problem(state, f"{place}it must be a mapping", "see --hydra-help")
     if kind is None or kind is Any:
         return Problem(f"{key} has a value that does not fit", f"{place}{first}", remedy)
     cause = f"{place}{_wanted(kind)}"
@@ -93,6 +95,20 @@ def bad_value(key: str, error: OmegaConfBaseException, file: str = "") -> Proble
     else:
         state = f"{key} is {_shown(value)}"
     return Problem(state, cause, remedy, options(kind))
+
+
+def _not_hydras(key: str, error: OmegaConfBaseException, first: str) -> str:
+    """Returns what is wrong with a value in place of a mapping of Hydra's; empty where it is not.
+
+    OmegaConf does not always name the key.
+    """
+    if section := _NO_SECTION.search(first):
+        return f"{key if error.full_key else 'a key'} is {section['value']}"
+    if first.startswith("Index "):
+        return f"{key.rpartition('.')[0]} is a list"
+    if first == "Cannot merge DictConfig with ListConfig":
+        return f"{key if error.full_key else 'a key'} is a list"
+    return ""
 
 
 def misfit(key: str, value: object, place: str = "") -> Problem:

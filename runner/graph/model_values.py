@@ -18,7 +18,6 @@ from runner.internals.tensorflow import (
     assign_in_session,
     eager_mode,
     free,
-    free_in_session,
     give,
     is_freed,
 )
@@ -30,10 +29,10 @@ OUTSIDE = "program/"
 """Begins the names of variables that steps use and that the model does not track."""
 
 # Smaller variables are not worth the trouble.
-_LARGE = 1024
-# The bytes that a session hands over at once: what it fetches is there twice for a moment, and each
-# part needs a run of its own.
-_PART = 2**26
+_LARGE = 2**14
+# The bytes that a session hands over at once, and in how many parts at most: what it fetches is
+# there twice for a moment, and each part needs runs of its own.
+_PART, _PARTS = 2**26, 8
 
 
 class StoredValues:
@@ -99,12 +98,37 @@ class ModelValues:
             for name, (_, variable) in self._pairs.items()
             if name.endswith((LEARNING_RATE, "/iterations")) and variable.shape.rank == 0
         ]
-        # Name -> the value of the session that the model took.
-        self._taken: dict[str, NDArray[Any]] = {}
+        self._size = sum(_size(variable) for _, variable in self._pairs.values())
+        # Name -> the value of the session that the model took, which shares its memory until the
+        # variable gets another one.
+        self._taken: dict[str, tf.Tensor] = {}
+        # The names of those that the session does not have meanwhile.
+        self._lent: list[str] = []
+        # Name -> reads the session's value and frees it, where it is worth it.
+        self._lending: dict[str, tuple[tf.Tensor, tf.Operation]] = {}
+        if self._size > _PART and not tf.config.list_logical_devices("GPU"):
+            large = {
+                name: variable for name, (variable, eager) in self._pairs.items() if is_large(eager)
+            }
+            self._lending = dict(zip(large, _lending([*large.values()]), strict=True))
+
+    def holds(self, value: Any) -> bool:
+        """Whether a value is one of the model's variables, Keras's or TensorFlow's."""
+        ids = {id(value), id(getattr(value, "value", None))}
+        return any(id(variable) in ids for _, variable in self._pairs.values())
+
+    @contextmanager
+    def kept(self, session: tf.compat.v1.Session) -> Iterator[None]:
+        """Gives the session its values again where the block fails, which exchanges them."""
+        try:
+            yield
+        except BaseException:
+            self.push(session, changes=False)
+            raise
 
     def forget(self) -> None:
         """Notes that the session has other values."""
-        self._taken = {}
+        self._taken, self._lent = {}, []
 
     def free(self, file: IO[bytes]) -> None:
         """Moves large values of the model into a file.
@@ -128,47 +152,75 @@ class ModelValues:
     def hand_over(self, session: tf.compat.v1.Session) -> None:
         """Gives the model all values of the session, which is of no more use afterwards."""
         self.forget()
-        for names in self._parts():
-            self._pull(session, names)
-            held = [self._pairs[name] for name in names]
-            free_in_session(session, [variable for variable, eager in held if is_large(eager)])
+        self._pull(session, self._pairs)
+        self.forget()
         finalize(self.model)
 
-    def _parts(self) -> Iterator[list[str]]:
-        """Yields the names of variables that are handed over together."""
-        names, size = list[str](), 0
-        for name, (_, variable) in self._pairs.items():
-            names.append(name)
-            size += variable.shape.num_elements() * variable.dtype.size
-            if size >= _PART:
-                yield names
-                names, size = [], 0
-        yield names
-
     def pull(self, session: tf.compat.v1.Session, *, weights: bool) -> None:
-        """Takes values of the session that it does not have yet: counters and rates, or all."""
-        names = self._pairs if weights else self._light
-        self._taken |= self._pull(session, [name for name in names if name not in self._taken])
+        """Takes values of the session that it does not have yet: counters and rates, or all.
+
+        Both would need twice the memory of a model that is not small. So the session lends the
+        values, and has none until `push`; on a GPU, its memory is another one.
+        """
+        self._pull(session, self._pairs if weights else self._light)
         if weights:
             finalize(self.model)
 
-    def _pull(self, session: tf.compat.v1.Session, names: Sequence[str]) -> dict[str, Any]:
-        values = session.run([self._pairs[name][0] for name in names]) if names else []
-        for name, value in zip(names, values, strict=True):
-            give(self._pairs[name][1], value)
-        return dict(zip(names, values, strict=True))
+    def _pull(self, session: tf.compat.v1.Session, names: Iterable[str]) -> None:
+        lending = {} if session.sess_str else self._lending
+        for part in self._parts(name for name in names if name not in self._taken):
+            lent = [name for name in part if name in lending]
+            reads = [lending[n][0] if n in lending else self._pairs[n][0] for n in part]
+            values, _ = session.run((reads, [lending[name][1] for name in lent]))
+            for name, value in zip(part, values, strict=True):
+                give(self._pairs[name][1], value)
+                self._taken[name] = self._pairs[name][1].read_value()
+            self._lent += lent
+            del values
 
-    def push(self, session: tf.compat.v1.Session) -> bool:
-        """Gives the session what callbacks have changed; returns whether that is anything."""
-        changed = {}
-        for name, taken in self._taken.items():
-            value = self._pairs[name][1].numpy()
-            if not _is_same(value, taken):
-                changed[name] = value
-        assign_in_session(
-            session, ((self._pairs[name][0], value) for name, value in changed.items())
-        )
-        self._taken |= changed
+    def _parts(self, names: Iterable[str]) -> Iterator[list[str]]:
+        """Yields the names of variables that are exchanged together."""
+        part, size = list[str](), 0
+        for name in names:
+            part.append(name)
+            size += _size(self._pairs[name][1])
+            if size >= max(_PART, self._size // _PARTS):
+                yield part
+                part, size = [], 0
+        if part:
+            yield part
+
+    def push(self, session: tf.compat.v1.Session, *, changes: bool = True) -> bool:
+        """Gives the session what it has lent, and what callbacks have changed.
+
+        Args:
+          session: the session.
+          changes: whether it takes what has changed; else it has the values again that it had.
+
+        Returns:
+          Whether it takes any changes.
+        """
+        changed = [
+            name
+            for name, taken in self._taken.items()
+            if changes and not same_value(self._pairs[name][1], taken)
+        ]
+        for part in self._parts(dict.fromkeys((*self._lent, *changed))):
+            values = {}
+            for name in part:
+                variable = self._pairs[name][1]
+                value = variable.read_value() if changes else self._taken[name]
+                # A copy, as the session changes values in place, and callbacks may hold this one.
+                values[name] = value.numpy()
+                if name in self._lent:
+                    del value, self._taken[name]
+                    free(variable)
+                else:
+                    self._taken[name] = variable.read_value()
+            assign_in_session(
+                session, ((self._pairs[name][0], value) for name, value in values.items())
+            )
+        self._lent = []
         return bool(changed)
 
 
@@ -177,12 +229,34 @@ def is_large(variable: tf.Variable) -> bool:
     return bool(variable.shape.num_elements() >= _LARGE and variable.dtype.is_floating)
 
 
-def _is_same(value: Any, other: Any) -> bool:
-    one, two = np.ravel(value), np.ravel(other)
-    if one.dtype.kind in "OS":
-        return np.array_equal(one, two)
-    # By their bytes, as NaN differs from itself.
-    return np.array_equal(one.view(np.uint8), two.view(np.uint8))
+def _lending(variables: Sequence[tf.Variable]) -> Iterator[tuple[tf.Tensor, tf.Operation]]:
+    """Yields the value of each variable of a session, and what frees it afterwards."""
+    with tf.name_scope("lent"):
+        # Of no static shape, which would be compared with that of the variable.
+        empty = {
+            dtype: tf.compat.v1.placeholder_with_default(tf.zeros([0], dtype), None)
+            for dtype in {variable.dtype for variable in variables}
+        }
+        for variable in variables:
+            value = variable.read_value()
+            with tf.control_dependencies([value]):
+                freed = tf.raw_ops.AssignVariableOp(
+                    resource=variable.handle, value=empty[variable.dtype], validate_shape=False
+                )
+            yield value, freed
+
+
+def same_value(variable: tf.Variable, value: tf.Tensor) -> bool:
+    """Returns whether an eager variable has a value, to the bit: NaN differs from itself."""
+    now, then = array_of_tensor(variable.read_value()), array_of_tensor(value)
+    if now.dtype.kind in "OS":
+        return np.array_equal(now, then)
+    same_memory = now.ctypes.data == then.ctypes.data
+    return same_memory or now.tobytes() == then.tobytes()
+
+
+def _size(variable: tf.Variable) -> int:
+    return int(variable.shape.num_elements() * variable.dtype.size)
 
 
 @contextmanager

@@ -14,10 +14,10 @@ import tensorflow as tf
 
 from runner.config.instantiation import GIVEN, build_target, name_of
 from runner.config.schema import MODEL_SWITCHES, RunConfig
-from runner.errors import ConfigError
+from runner.errors import ConfigError, described_type
 from runner.graph.compiling import compilation, compile_model
 from runner.graph.contracts import Data, features_of, overrides
-from runner.graph.model_values import is_large
+from runner.graph.model_values import is_large, same_value
 from runner.graph.splits import build_data
 from runner.graph.step_errors import described, values_are_unknown
 from runner.graph.traces import METRICS
@@ -85,7 +85,7 @@ def build_model(config: RunConfig) -> keras.Model:
     if isinstance(model, keras.Model):
         return model
     raise ConfigError.of(
-        f"model: {name_of(config.model)} gives no Keras model, but a {type(model).__name__}",
+        f"model: {name_of(config.model)} gives no Keras model, but {described_type(model)}",
         "a run trains a keras.Model or another Keras layer",
         "derive it from keras.Model, with a method call(features, training); or build the whole "
         "graph with `graph`",
@@ -332,8 +332,4 @@ def is_zero(variable: tf.Variable) -> bool:
 
 
 def _unchanged(variable: tf.Variable, first: tf.Tensor | None) -> bool:
-    if first is None:
-        return False
-    now, then = array_of_tensor(variable.read_value()), array_of_tensor(first)
-    same_memory = now.ctypes.data == then.ctypes.data
-    return same_memory or now.tobytes() == then.tobytes()
+    return first is not None and same_value(variable, first)

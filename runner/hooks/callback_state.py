@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import keras
@@ -20,12 +20,20 @@ _VARIABLES = (tf.Variable, Variable)
 _COMPARISONS = {"less": keras.ops.less, "greater": keras.ops.greater}
 
 
-def attributes(callback: keras.callbacks.Callback) -> dict[str, Any]:
-    """Returns the attributes of a callback that can be saved: numbers, strings, arrays, nested."""
+def attributes(
+    callback: keras.callbacks.Callback, is_of_model: Callable[[Any], bool]
+) -> dict[str, Any]:
+    """Returns the attributes of a callback that can be saved: numbers, strings, arrays, nested.
+
+    Args:
+      callback: the callback.
+      is_of_model: tells variables of the model, which checkpoints hold anyway.
+    """
     return {
         name: value
         for name, value in vars(callback).items()
-        if name not in _NOT_STATE and all(_is_plain(leaf) for leaf in _leaves(value))
+        if name not in _NOT_STATE
+        and all(_is_plain(leaf) and not is_of_model(leaf) for leaf in _leaves(value))
     }
 
 

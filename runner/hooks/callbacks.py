@@ -27,15 +27,19 @@ from runner.system.user_code import ERRORS, raised, staying
 
 _Callback: TypeAlias = keras.callbacks.Callback
 
-# Callbacks of Keras that never read weights, and those that do at the ends of epochs only unless
-# `save_freq` counts batches. For callbacks of one's own, and those that call one's own functions,
-# the weights are there in every method.
+# Callbacks of Keras that never read weights, and those that do when an epoch or the training ends
+# only, unless `save_freq` counts batches. For callbacks of one's own, and those that call one's own
+# functions, the weights are there in every method.
 _WITHOUT_WEIGHTS = (
     keras.callbacks.CSVLogger,
     keras.callbacks.ReduceLROnPlateau,
     keras.callbacks.TerminateOnNaN,
 )
-_WEIGHTS_BY_EPOCH = (keras.callbacks.ModelCheckpoint, keras.callbacks.TensorBoard)
+_WEIGHTS_AT_ENDS = (
+    keras.callbacks.EarlyStopping,
+    keras.callbacks.ModelCheckpoint,
+    keras.callbacks.TensorBoard,
+)
 
 
 class NamedCallback:
@@ -62,8 +66,10 @@ class NamedCallback:
     def needs_weights(self, method: str) -> bool:
         """Returns whether the method may read the model's weights."""
         kind = type(self.callback)
-        by_epoch = getattr(self.callback, "save_freq", "epoch") == "epoch" and "batch" in method
-        return kind not in _WITHOUT_WEIGHTS and not (kind in _WEIGHTS_BY_EPOCH and by_epoch)
+        if kind in _WEIGHTS_AT_ENDS and getattr(self.callback, "save_freq", "epoch") == "epoch":
+            is_read = getattr(self.callback, "restore_best_weights", True)
+            return is_read and method in ("on_epoch_end", "on_train_end")
+        return kind not in _WITHOUT_WEIGHTS
 
     def call(self, method: str, *arguments: Any, **named: Any) -> None:
         """Calls a method.
@@ -193,14 +199,16 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch):
         push: bool = True,
     ) -> bool:
         called = [callback for callback in callbacks if callback.has(method)]
+        if not called:
+            return False
         # As in `fit`: by name for batches, else by position.
         by_name = {"logs": logs} if "_batch_" in method else {}
         by_position = () if by_name else (logs,)
-        with eager_mode():
+        with eager_mode(), self._values.kept(session):
             for callback in called:
                 self._values.pull(session, weights=callback.needs_weights(method))
                 callback.call(method, *arguments, *by_position, **by_name)
-            has_changed = push and bool(called) and self._values.push(session)
+            has_changed = self._values.push(session, changes=push)
         if has_changed:
             self._changed(session)
         return has_changed
@@ -268,9 +276,12 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch):
             if resumes and isinstance(callback, keras.callbacks.CSVLogger):
                 callback.append = True
                 _cut_rows(Path(callback.filename), callback.sep, self._epoch)
-            with eager_mode():
+            with eager_mode(), self._values.kept(session):
+                if named.has("set_model"):
+                    self._values.pull(session, weights=named.needs_weights("set_model"))
                 named.call("set_model", self.model)
                 named.call("set_params", params)
+                self._values.push(session, changes=not resumes)
             if names := unsaved(callback):
                 self._report(
                     f"{named.key}: a resumed run begins with a new {', '.join(names)}; checkpoints "
@@ -283,7 +294,7 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch):
         return dumped(
             {
                 "callbacks": {
-                    named.key: attributes(named.callback)
+                    named.key: attributes(named.callback, self._values.holds)
                     for named in self._callbacks
                     if not isinstance(named.callback, keras.callbacks.CSVLogger)
                 },

@@ -147,11 +147,13 @@ class ProgressHook(tf.compat.v1.train.SessionRunHook):
         """
         text = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
         if self._bar is not None:
-            shown = Text(text)
             if self._screen.is_terminal:
                 # Rich would cut every column, the number of the step too.
-                shown.truncate(max(self._screen.console.width - _BESIDE, 0), overflow="ellipsis")
-            self._bar.update(self._task, values=shown.plain)
+                room = self._screen.console.width - _BESIDE
+                shown = Text(text)
+                shown.truncate(max(room, 1), overflow="ellipsis")
+                text = shown.plain if room > 1 else ""
+            self._bar.update(self._task, values=text)
             return
         (before, first), now = self._shown, self._clock()
         rate = (step - first) / (now - before) if now > before else 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,7 @@ def features_of_file(path: str, batch_size: int) -> tf.data.Dataset:
         file = np.load(path, mmap_mode="r")
         arrays = {name: file[name] for name in file} if path.endswith(".npz") else {"": file}
         (count,) = {len(array) for array in arrays.values()}
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, zipfile.BadZipFile) as error:
         cause = f"{type(error).__name__}: {error}"
         raise ConfigError.of(f"{path} holds no features", cause) from error
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zipfile
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -134,10 +135,12 @@ def _array(path: str, name: str) -> NDArray[Any]:
 def _read(path: str, name: str, changed: int) -> NDArray[Any]:
     """Returns an array of a file, read once until the file is changed, at `changed`."""
     try:
+        if not zipfile.is_zipfile(path):
+            raise ValueError("an .npz file is a zip archive, and this is none, or not a whole one")
         with np.load(path) as file:
             if name in file:
                 return np.atleast_1d(file[name])
             names = list(file)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
         raise ConfigError.of(f"data.path is {path}", f"it cannot be read: {error}") from error
     raise ConfigError.of(f"data: {path} has no array {name!r}", choices=nearest(name, names, 5))

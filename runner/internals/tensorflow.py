@@ -275,19 +275,6 @@ def assign_in_session(session: _Session, values: Iterable[tuple[tf.Variable, Any
         session.run(operations, feeds)
 
 
-def free_in_session(session: _Session, variables: Sequence[tf.Variable]) -> None:
-    """Frees the memory of variables of a local session, which have no values afterwards.
-
-    Each is assigned an empty tensor in place of its initial value; `Session.run` compares shapes.
-    """
-    if session.sess_str or not variables:
-        return
-    initial = {variable.initializer.inputs[1].ref(): variable for variable in variables}
-    empty = [np.zeros([0], variable.dtype.as_numpy_dtype) for variable in initial.values()]
-    targets = [variable.initializer for variable in variables]
-    prepare_step(session, [value.deref() for value in initial], [], targets, inline=False)(*empty)
-
-
 class SessionManagerWithLocalInit(tf.compat.v1.train.SessionManager):
     """A session manager with a method that is called between the local init and the ready check.
 

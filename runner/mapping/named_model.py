@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
+import zipfile
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -15,6 +18,7 @@ from runner.config.composition import (
     command_scope,
     compose_command,
     experiment_names,
+    search_path,
     without_hydra,
 )
 from runner.config.instantiation import build_target
@@ -23,12 +27,15 @@ from runner.errors import CheckpointError, ConfigError, nearest
 from runner.graph.program import as_in_fit, build_model
 
 
-def model_named(name: str, settings: Sequence[str]) -> tuple[Any, Mapping[str, Any]]:
+def model_named(
+    name: str, settings: Sequence[str], config_dir: str | None = None
+) -> tuple[Any, Mapping[str, Any]]:
     """Returns a model and the checkpoints of its scaffolds, by name.
 
     Args:
       name: of a function or class, a `.keras` file or an experiment.
       settings: its arguments, or overrides of the experiment, `KEY=VALUE`.
+      config_dir: a folder with further experiments.
 
     Raises:
       ConfigError: when it cannot be built.
@@ -41,23 +48,39 @@ def model_named(name: str, settings: Sequence[str]) -> tuple[Any, Mapping[str, A
     if "." in name:
         return _of_target(name, settings), {}
     with command_scope():
-        if name not in experiment_names():
+        experiments = [*experiment_names(), *_experiments_in(config_dir)]
+        if name not in experiments:
             raise ConfigError.of(
                 f"there is no experiment {name!r}",
                 "a model is a dotted name, a .keras file or an experiment",
-                "name one of them",
-                nearest(name, experiment_names()),
+                "name one of them; --config-dir names the folder of your own experiments",
+                nearest(name, experiments),
             )
-        overrides = [f"+experiment={name}", *settings]
-        config = validate(without_hydra(compose_command(overrides)), experiment_names())
+        overrides = [*search_path(config_dir), f"+experiment={name}", *settings]
+        config = validate(without_hydra(compose_command(overrides)), experiments)
     checkpoints = {key: scaffold.checkpoint for key, scaffold in config.scaffolds.items()}
     with as_in_fit(config):
         return build_model(config), checkpoints
 
 
+def _experiments_in(config_dir: str | None) -> list[str]:
+    if config_dir is None:
+        return []
+    folder = Path(config_dir, "experiment")
+    if not folder.is_dir():
+        state, cause = f"--config-dir is {config_dir}", f"there is no folder {folder}"
+        raise ConfigError.of(state, cause, "correct the path")
+    return sorted(file.stem for file in folder.glob("*.yaml"))
+
+
 def _not_loaded(name: str, error: Exception) -> CheckpointError:
     """Returns the error of a `.keras` file, which names a class that Keras does not know."""
     state = f"{name} cannot be loaded"
+    if not zipfile.is_zipfile(name):
+        cause = "a .keras file is a zip archive, and this is none, or not a whole one"
+        if not os.path.isfile(name):
+            cause = "there is no such file"
+        return CheckpointError.of(state, cause, "correct the path, or copy the file again")
     unknown = re.search(r"Could not locate class '([^']+)'", str(error))
     if unknown is None:
         lines = str(error).splitlines() or [type(error).__name__]
@@ -81,5 +104,9 @@ def _of_target(name: str, settings: Sequence[str]) -> Any:
         pass  # `build_target` reports what is wrong.
     for setting in settings:
         key, _, value = setting.partition("=")
-        node[key] = yaml.safe_load(value)
+        try:
+            node[key] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            cause = str(error).splitlines()[-1].strip("^ ") or "it is not YAML"
+            raise ConfigError.of(f"MODEL.{key} is {value!r}", cause, "quote it") from error
     return build_target("MODEL", node)

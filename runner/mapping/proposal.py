@@ -109,6 +109,9 @@ class Proposal:
         if self.proof is not None and not self.proof.agrees:
             yield self.proof.problem()
 
+    def __repr__(self) -> str:
+        return str(self)
+
     def __str__(self) -> str:
         return document(self.scaffolds if self.holds else {}, self.correspondences)
 

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 
 from runner.checkpoints.reader import CheckpointReader
-from runner.errors import ConfigError
+from runner.errors import ConfigError, described_type
 from runner.mapping.correspondence import Computed, Correspondence, Pair
 from runner.mapping.dataflow import trace
 from runner.mapping.decisions import Decision, Decisions
@@ -52,7 +52,7 @@ def decide(
       CheckpointError: when the model takes other inputs or gives other outputs than were recorded.
     """
     if not isinstance(model, keras.Layer):
-        state = f"the model is a {type(model).__name__}"
+        state = f"the model is {described_type(model)}"
         raise ConfigError.of(state, "a reference is compared with a Keras model's layers")
     inputs, held = model_inputs(model, reference), keras_variables(model)
     variables = {

@@ -95,6 +95,9 @@ class Proof:
     def __str__(self) -> str:
         return "\n".join(self.lines())
 
+    def __repr__(self) -> str:
+        return str(self)
+
     def lines(self) -> list[str]:
         """Returns the report: the verdict, the first layer that differs, the findings."""
         verdict = "agrees" if self.agrees else "differs"

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from runner.errors import ConfigError, Problem
+from runner.errors import ConfigError, Problem, described_type
 from runner.internals.keras import Variable, flattened_map, layers_of
 from runner.planning.weights_layout import layers_around
 
@@ -220,13 +220,12 @@ def eager_variables(model: Any) -> dict[str, Any]:
         variables = dict(_of_module(model))
     else:
         raise ConfigError.of(
-            f"the model is a {type(model).__name__}",
+            f"the model is {described_type(model)}",
             "a Keras model, a tf.Module or a mapping name -> variable can be warm-started",
         )
     for name, variable in variables.items():
         if not isinstance(variable, _VARIABLES):
-            kind = type(variable).__name__
-            raise ConfigError.of(f"{name} is a {kind}", "it is not a tf.Variable")
+            raise ConfigError.of(f"{name} is {described_type(variable)}", "it is not a tf.Variable")
     if not variables:
         raise ConfigError.of(
             f"the model {getattr(model, 'name', '')} has no variables yet".replace("  ", " "),

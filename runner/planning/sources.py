@@ -154,6 +154,10 @@ def read_warm_start(
         if isinstance(content, Mapping) and "scaffolds" in content:
             restoration = content.get("restoration") if restoration is None else restoration
             content = content["scaffolds"]
+        if not content:
+            cause = "the file is empty, or has an empty `scaffolds:`"
+            remedy = "write it again: `runner map MODEL CHECKPOINT` prints scaffolds"
+            raise ConfigError.of(f"{os.fsdecode(scaffolds)} holds no scaffold", cause, remedy)
         scaffolds = content
     configs, problems = read_scaffolds(scaffolds)
     rules, rule_problems = read_restoration(restoration or {})

@@ -3,7 +3,7 @@
 Not every layer has a record: parts of a fused projection, lower layers of a recurrent network, a
 layer with tensors of several modules. If such layers have each other's tensors, the first layer
 that differs is one that reads them. So tensors of layers that do not agree are exchanged, those
-close to this reader first, until it agrees.
+close to a reader that differs first, until the first one agrees.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from runner.planning.comparison import Comparison
 from runner.proof.local_comparison import MARGIN, LocalComparison
 
 # How many exchanges are tried.
-_MOST_TRIED = 120
-# How much farther a layer behind the first difference is that does not differ itself.
+_MOST_TRIED = 600
+# How much farther a layer behind a difference is than one before it.
 _BEHIND = 4
 
 
@@ -60,21 +60,22 @@ def _exchanged(
 
     One has two variables with each other's values.
     """
-    agreeing = {one.layer for one in compared if one.agrees}
+    # A part of a fused module agrees with another part's record, too.
+    agreeing = {one.layer for one in compared if one.agrees} - local.parts
     paths = [path for path in layers if path not in agreeing]
+    differing = [paths.index(c.layer) for c in compared if not c.agrees and c.layer in paths]
     at = paths.index(first.layer) if first.layer in paths else len(paths)
-    differing = {one.layer for one in compared if not one.agrees}
 
-    def distance(number: int) -> int:
-        # What is behind and does not differ itself has hardly the other's tensors.
-        is_suspect = number <= at or paths[number] in differing
-        return abs(number - at) if is_suspect else _BEHIND * (number - at)
+    def distance(number: int, reader: int) -> int:
+        # What is behind has hardly to do with it, but for layers that are defined in other order.
+        return reader - number if number <= reader else _BEHIND * (number - reader)
 
-    def rank(pair: tuple[int, int]) -> tuple[bool, int]:
-        # Projections of one attention are exchanged before others.
-        one, two = (paths[number].rpartition("/")[0] for number in pair)
-        is_beside = one == two != "" and pair[0] != pair[1]
-        return not is_beside, sum(map(distance, pair))
+    def rank(pair: tuple[int, int]) -> int:
+        # One is close to the first difference, the other one to any.
+        return min(
+            distance(one, at) + min(distance(two, reader) for reader in (at, *differing))
+            for one, two in (pair, pair[::-1])
+        )
 
     pairs = sorted(itertools.combinations_with_replacement(range(len(paths)), 2), key=rank)
     ways = (
@@ -85,7 +86,7 @@ def _exchanged(
     for one, two, way in itertools.islice(ways, _MOST_TRIED):
         _swap(way)
         try:
-            there = local.relative(first)
+            there = local.relative(first, {one, two})
         finally:
             _swap(way[::-1])
         if there * MARGIN < first.relative and there <= local.tolerance:

@@ -14,7 +14,7 @@ import itertools
 import math
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
@@ -135,6 +135,8 @@ class LocalComparison:
             self._layers.setdefault(id(layer.layer), []).append(layer)
         # `id` of a layer -> which of its calls was recorded, once that is known.
         self._recorded: dict[int, int] = {}
+        # `id` of a layer -> the record that it hands on, once that is known.
+        self._handed_on: dict[int, _HandedOn] | None = None
 
     def compared(self) -> Iterator[Comparison]:
         """Yields the comparisons, one a module, in the order of the layers."""
@@ -142,6 +144,7 @@ class LocalComparison:
         self._recorded = first.calls
         if {*first.calls.values()} > {1}:
             first = self._call({})
+        self._handed_on = first.handed_on
         exchanged = self._exchanged(first)
         best: dict[str, Comparison] = {}
         for layer in itertools.chain.from_iterable(self._layers.values()):
@@ -170,23 +173,41 @@ class LocalComparison:
                 if not comparison.agrees and "shapes" not in comparison.note:
                     yield comparison
 
-    def relative(self, compared: Comparison) -> float:
-        """Returns how far a layer is from a module's record with the model's present values."""
-        reader = next(
-            one
-            for one in itertools.chain.from_iterable(self._layers.values())
-            if (one.module, one.path) == (compared.module, compared.layer)
-        )
-        return self._call({}, reader).compared[id(reader)].relative
+    @property
+    def parts(self) -> set[str]:
+        """The paths of the layers of which agreement alone counts; even that may be of another."""
+        layers = itertools.chain.from_iterable(self._layers.values())
+        return {layer.path for layer in layers if layer.is_part}
 
-    def _call(self, exchange: Mapping[int, _Read], reader: Layer | None = None) -> _Pass:
+    def relative(self, compared: Comparison, changed: Collection[str]) -> float:
+        """Returns how far a layer is from a module's record with the model's present values.
+
+        The layers of the paths in `changed` hand on what they compute.
+        """
+        layers = [*itertools.chain.from_iterable(self._layers.values())]
+        names = compared.module, compared.layer
+        reader = next(one for one in layers if (one.module, one.path) == names)
+        computed = {id(one.layer): None for one in layers if one.path in changed}
+        return self._call(computed, reader).compared[id(reader)].relative
+
+    def _call(self, exchange: Mapping[int, _Read | None], reader: Layer | None = None) -> _Pass:
         """Calls the model, up to a reader if one is given.
 
-        Layers in `exchange` hand on these values instead of their records.
+        Layers in `exchange` hand on these values instead of their records, or what they compute.
         """
         result, numbers = _Pass(), _Numbers()
 
         def on_call(original: Any, layer: Any, *arguments: Any, **keywords: Any) -> Any:
+            known = (self._handed_on or {}).get(id(layer))
+            is_read = reader is not None and layer is not reader.layer and id(layer) not in exchange
+            if is_read and known is not None and len(layers_of(layer)) == 1:
+                counts[id(layer)] += 1
+                # What only hands on its record before a reader need not compute.
+                if counts[id(layer)] == self._recorded[id(layer)]:
+                    return keras.ops.convert_to_tensor(
+                        np.ascontiguousarray(known.value()), dtype=layer.compute_dtype
+                    )
+                return original(layer, *arguments, **keywords)
             output = original(layer, *arguments, **keywords)
             first = next(iter(keras.tree.flatten((arguments, keywords))), None)
             before = behind.get(numbers[first])
@@ -204,6 +225,8 @@ class LocalComparison:
             result.compared |= compared
             result.inputs[id(layer)], result.calls[id(layer)] = numbers[first], recorded
             handed_on = self._closest(layer, output, result)
+            if self._handed_on is not None:
+                handed_on = self._handed_on.get(id(layer))
             if reader is not None and layer is reader.layer:
                 raise ReachedLayerError
             read = exchange.get(id(layer), handed_on.value if handed_on else None)

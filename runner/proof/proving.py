@@ -12,7 +12,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from runner.errors import ConfigError
+from runner.errors import ConfigError, described_type, ranked
 from runner.internals.keras import layers_of, recorded_calls, replaced_calls
 from runner.planning.comparison import LOCAL, TOLERANCES, Comparison, Proof, compare
 from runner.planning.model_variables import keras_variables
@@ -57,11 +57,15 @@ def prove(
     Raises:
       CheckpointError: when the reference cannot be read, or the model takes other inputs or gives
         other outputs.
-      ConfigError: when the model is not Keras's.
+      ConfigError: when the model is not Keras's, or the plan has no such scaffold.
     """
     if not isinstance(model, keras.Layer):
-        state = f"the model is a {type(model).__name__}"
+        state = f"the model is {described_type(model)}"
         raise ConfigError.of(state, "a proof compares the layers of a Keras model")
+    if scaffold and scaffold not in (names := plan.sources if plan else {}):
+        cause = "the plan of the warm start names others" if plan else "only a plan names scaffolds"
+        state = f"there is no scaffold {scaffold!r}"
+        raise ConfigError.of(state, cause, choices=ranked(scaffold, names))
     if not isinstance(reference, Reference):
         reference = read_reference(str(reference))
     return _Proving(model, reference, plan, scaffold).proof()

@@ -21,6 +21,8 @@ _HELD_BYTES = 16 << 20
 _SETTINGS = ("layout", "tolerance", "config", "modules", "framework")
 _LAYOUTS = ("channels_first", "channels_last")
 _LARGEST = 0.1
+# Of a file that is something else, not every entry is listed.
+_LISTED = 3
 
 
 @dataclass(frozen=True)
@@ -65,10 +67,9 @@ def read_reference(path: str) -> Reference:
     unknown, unusable = [], []
     try:
         digest = digest_of_file(copy := local_copy(path))
-        file = np.load(copy, allow_pickle=False)
-        if isinstance(file, np.ndarray):
-            raise ValueError("it holds one array without a name")
-        with file:
+        if not zipfile.is_zipfile(copy):
+            raise ValueError("an .npz file is a zip archive, and this is none, or not a whole one")
+        with np.load(copy, allow_pickle=False) as file:
             names = [name for name in file.files if name != _METADATA]
             metadata = json.loads(str(file.get(_METADATA, "{}")))
             for entry in names:
@@ -83,11 +84,15 @@ def read_reference(path: str) -> Reference:
                 parts[part][name] = array if is_small else _outline(array)
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         cause = str(error).partition("\n")[0] or type(error).__name__
+        if isinstance(error, OSError) and error.strerror:
+            cause = error.strerror
+        elif isinstance(error, json.JSONDecodeError):
+            cause = f"`metadata` is not JSON: {cause}"
         remedy = "record it by numpy.savez, as docs/how-to/prove.md shows"
         raise CheckpointError.of(f"{path} is not a reference", cause, remedy) from error
     problems = [
         *_problems(path, parts, unusable, metadata),
-        *(_unknown(path, entry) for entry in unknown),
+        *(_unknown(path, entry) for entry in unknown[:_LISTED]),
     ]
     if problems:
         raise CheckpointError(*problems)

@@ -27,7 +27,7 @@ from runner.checkpoints.locate import Artifacts, is_mlflow_uri
 from runner.checkpoints.reader import CheckpointReader, TensorSpec
 from runner.config.choices import StateClass
 from runner.config.schema import RestorationConfig, ScaffoldConfig, TrackingConfig
-from runner.errors import ConfigError
+from runner.errors import ConfigError, described_type
 from runner.internals.keras import finalize
 from runner.planning.model_variables import (
     addresses,
@@ -253,6 +253,9 @@ def _prepare(
         optimizer = getattr(model, "optimizer", None)
     slots: dict[str, tf.Variable] = {}
     if optimizer is not None:
+        if not isinstance(optimizer, keras.optimizers.Optimizer):
+            state, remedy = f"optimizer is {described_type(optimizer)}", "pass model.optimizer"
+            raise ConfigError.of(state, "it must be a Keras optimizer", remedy)
         _build(optimizer, [*trained.values()], model)
         slots = _slots(optimizer, variables)
     facts = layer_facts(model)

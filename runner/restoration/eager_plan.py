@@ -40,6 +40,9 @@ class WarmStartPlan(RestorationPlan):
         width = shutil.get_terminal_size((PIPED, 24)).columns
         return report.text(self, whole=False, width=width)
 
+    def __repr__(self) -> str:
+        return str(self)
+
     def _repr_html_(self) -> str:
         return as_html(report.table(self))
 

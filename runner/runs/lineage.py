@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from runner.errors import ConfigError
 from runner.runs.provenance import DIGEST, SOURCE_RUN_TAG, SOURCE_TAG, run_directory
 from runner.runs.run_directory import RunDirectory
 from runner.tracking.address import DEFAULT_URI
@@ -28,24 +29,29 @@ class Ancestor:
     sources: Mapping[str, Ancestor]
 
 
-def lineage(run: str, uri: str = DEFAULT_URI) -> Ancestor:
+def lineage(run: str, uri: str | None = None) -> Ancestor:
     """Returns a run with all its ancestors.
 
     Args:
       run: a run directory; or the id of a run in MLflow, whose directory may be gone.
-      uri: MLflow's tracking URI, for an id.
+      uri: MLflow's tracking URI, for an id; None for the default.
 
     Raises:
+      ConfigError: a URI is given, and no id.
       RunDirectoryError: neither a run directory nor an id.
       NotInStoreError: the store has no such run.
       TrackingError: the store cannot be used.
     """
     path = Path(run)
     if path.is_dir() or not _RUN_ID.fullmatch(run):
+        if uri is not None:
+            kind = "a directory" if path.is_dir() else "no id of MLflow, which has 32 digits"
+            remedy = "leave out the URI, or name the run by its id"
+            raise ConfigError.of(f"{run} is not in {uri}", f"it is {kind}", remedy)
         return _run(path)
     from runner.tracking.mlflow_store import MlflowStore
 
-    return _tracked_run(run, MlflowStore(uri))
+    return _tracked_run(run, MlflowStore(uri or DEFAULT_URI))
 
 
 def _run(path: Path) -> Ancestor:

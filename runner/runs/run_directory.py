@@ -198,7 +198,7 @@ class RunDirectory:
             near = self.path if self.path.is_dir() else self.path.parent
             raise RunDirectoryError.of(
                 state or f"{self.path} is not a run",
-                "it has no run.json",
+                "it has no run.json" if self.path.exists() else "it does not exist",
                 remedy,
                 runs_in(str(near)) if near.is_dir() else (),
             )

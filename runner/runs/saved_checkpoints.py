@@ -16,7 +16,13 @@ from runner.checkpoints.formats.bundle import BundleReader
 from runner.checkpoints.reader import TensorSpec
 from runner.errors import CheckpointError
 from runner.runs.run_directory import RunDirectory
-from runner.system.atomic_files import next_numbered_folder, sync_to_disk, write_text
+from runner.system.atomic_files import (
+    next_numbered_folder,
+    remove_leftovers,
+    sync_to_disk,
+    write_text,
+)
+from runner.tracking.tracking_directory import TrackingDirectory
 
 _Saver: TypeAlias = tf.compat.v1.train.Saver
 _Session: TypeAlias = tf.compat.v1.Session
@@ -104,8 +110,9 @@ def by_step(directory: Path) -> dict[int, list[Path]]:
 def recover(run: RunDirectory, say: Callable[[str], None]) -> None:
     """Makes sure that the run resumes from its newest whole checkpoint, if it has any.
 
-    Newer ones that are damaged are moved to `damaged/` in the run directory, never deleted. The
-    `checkpoint` file is rewritten where it is damaged or names files that are gone.
+    Files that a killed process was writing are removed. Newer checkpoints that are damaged are
+    moved to `damaged/` in the run directory, never deleted. The `checkpoint` file is rewritten
+    where it is damaged or names files that are gone.
 
     Args:
       run: the run directory, which this process has to own.
@@ -114,6 +121,9 @@ def recover(run: RunDirectory, say: Callable[[str], None]) -> None:
     Raises:
       CheckpointError: there are checkpoints and none is whole; nothing is moved then.
     """
+    tracking = TrackingDirectory(run.path).path
+    for folder in (run.path, tracking, *tracking.glob("*/")):
+        remove_leftovers(folder)
     _remove_unfinished(run.checkpoints, keep_complete=True)
     _remove_unfinished(run.best, keep_complete=False)
     _recover_newest(run, say)

@@ -203,6 +203,7 @@ class RunnerSweeper(Sweeper):
         hydra = self.config.hydra
         checks: list[Callable[[], object]] = [
             lambda: _check_working_directory(hydra.job.chdir),
+            lambda: _check_jobs(hydra.launcher.get("n_jobs")),
             lambda: check_targets(composed),
         ]
         if composed[0].config.mode is Mode.train and self._launcher_kind.is_local:
@@ -346,6 +347,13 @@ def _check_swept(swept: Collection[str]) -> None:
     ]
     if problems:
         raise ConfigError(*problems)
+
+
+def _check_jobs(jobs: Any) -> None:
+    """Checks how many trials joblib runs at once; -1 is one for each core."""
+    if jobs is not None and (type(jobs) is not int or jobs == 0):
+        cause = "it must be a whole number, the trials at once; -1 is one for each core"
+        raise ConfigError.of(f"hydra.launcher.n_jobs is {jobs!r}", cause)
 
 
 def _check_working_directory(chdir: bool | None) -> None:

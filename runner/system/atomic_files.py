@@ -5,10 +5,12 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
+import shutil
 import socket
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,9 @@ from runner.errors import RunDirectoryError, SaveError
 # Full, over quota, too large, read-only, failing.
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 
+CONTINUES = (
+    "make room or restore access; the same command then continues the run, with the same result"
+)
 # Processes tell each other paths by lines, and configurations interpolate.
 _UNRECORDED = ("\n", "\r", "${")
 
@@ -35,7 +40,7 @@ def write_text(path: Path, text: str, *, lasting: bool = True) -> None:
       lasting: whether the content must survive a crash of the machine too.
     """
     # Processes that search together write the same files at their end.
-    temporary = path.with_name(f"{path.name}.{socket.gethostname()}-{os.getpid()}.tmp")
+    temporary = path.with_name(f"{path.name}.{_writer()}.tmp")
     try:
         with temporary.open("w") as file:
             file.write(text)
@@ -56,16 +61,44 @@ def require_absent(path: Path, remedy: str = "move it away to write it again") -
 
 @contextmanager
 def unfinished(target: Path) -> Iterator[Path]:
-    """Provides a path for a file or folder that appears as `target` when the block is complete."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".unfinished-") as folder:
-        path = Path(folder) / target.name
-        yield path
-        path.rename(target)
+    """Provides a path for a file or folder that appears as `target` when the block is complete.
+
+    Raises:
+      SaveError: as `disk_errors`.
+    """
+    prefix = f".unfinished-{_writer()}-"
+    with disk_errors(target.parent, "make room or restore access, and repeat the command"):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(target.parent)
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=prefix) as folder:
+            path = Path(folder) / target.name
+            yield path
+            path.rename(target)
+
+
+def _writer() -> str:
+    return f"{socket.gethostname()}-{os.getpid()}"
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Removes what `write_text` and `unfinished` left in a folder when they were killed.
+
+    Of processes of other machines, which may live, everything stays.
+    """
+    import psutil  # Commands that write nothing need not wait for it.
+
+    host = re.escape(socket.gethostname())
+    temporary = re.compile(rf"\.unfinished-{host}-(\d+)-\w+|.+\.{host}-(\d+)\.tmp")
+    for path in folder.iterdir() if folder.is_dir() else ():
+        name = temporary.fullmatch(path.name)
+        if name is None or psutil.pid_exists(int(name[1] or name[2])):
+            continue
+        with suppress(OSError):  # Another process removes it too, or the folder is read-only.
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 @contextmanager
-def disk_errors(folder: Path) -> Iterator[None]:
+def disk_errors(folder: Path, remedy: str = CONTINUES) -> Iterator[None]:
     """Reports that a folder cannot be written, because the disk is full for example.
 
     Raises:
@@ -75,14 +108,15 @@ def disk_errors(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         file = Path(error.filename) if isinstance(error.filename, str) else folder
+        if file.name.startswith(".unfinished-"):
+            file = file.parent
         in_folder = error.filename is not None and file.absolute().is_relative_to(folder.absolute())
         if not in_folder and error.errno not in _DISK_ERRORS:
             raise
         raise SaveError.of(
             f"{file} cannot be written",
             error.strerror or str(error),
-            "make room or restore access; the same command then continues the run, with the "
-            "same result",
+            remedy,
         ) from error
 
 

@@ -92,12 +92,12 @@ def _loop(run: OpenedRun, configured: ConfiguredHooks) -> float:
 
 @contextmanager
 def _model_freed(run: OpenedRun, configured: ConfiguredHooks) -> Iterator[None]:
-    """Moves the values outside the session into a file, unless callbacks or other tasks need them.
+    """Moves the values outside the session into a file, unless other tasks need them.
 
     A session initialises itself from there: the values of both would need twice the memory.
     """
     model = run.built.model
-    needed = configured.callbacks is not None or is_cluster(run.config.cluster)
+    needed = is_cluster(run.config.cluster)
     with tempfile.TemporaryFile(dir=run.directory.path) as file:
         try:
             if model is not None and not needed:

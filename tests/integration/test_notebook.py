@@ -107,6 +107,7 @@ def test_the_stop_button_saves_and_ends_the_run_and_the_kernel_lives_on(kernel: 
     assert "InterruptedRunError: ended by SIGINT" in text
     assert "training" in html
     assert "━" in html
+    assert "></pre>" not in html  # Nothing is shown that is empty.
     text, _ = kernel.run(call, stop_at="validation")
     assert "line: resumes in runs/line/001" in text
     assert "InterruptedRunError" in text

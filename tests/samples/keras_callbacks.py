@@ -130,6 +130,15 @@ class Witness(keras.callbacks.Callback):
         self.write("test ends", logs)
 
 
+class Watching(keras.callbacks.Callback):
+    """Holds a variable of the model, and reads it as soon as there is a model."""
+
+    def set_model(self, model: keras.Model) -> None:
+        super().set_model(model)
+        self.kernel = model.trainable_variables[0]
+        self.first = float(keras.ops.sum(self.kernel))
+
+
 class Halve(keras.callbacks.Callback):
     """Halves the kernels after an epoch, by three ways of Keras."""
 

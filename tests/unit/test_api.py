@@ -45,6 +45,8 @@ def test_a_run_has_its_history_best_plan_and_model(trained: runner.Result) -> No
     assert opened.metrics.equals(frame)
     page = opened._repr_html_()
     assert f"step {best['step']}" in page
+    assert opened.model(20) is not None
+    assert f"FINISHED, {trained.directory}; best: step {best['step']}" in repr(opened)
     assert "validation/loss" in page
 
 
@@ -152,6 +154,7 @@ def test_mistakes_have_the_message_of_the_command_line(
 def test_a_plan_has_no_run(tmp_path: Path) -> None:
     plan = runner.run(config(tmp_path, mode="plan"))
     assert "GlorotUniform" in plan._repr_html_()
+    assert repr(plan).endswith(": mode=plan>")
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(runner.RunnerError, match="mode=plan has made no run"):
         _ = plan.metrics

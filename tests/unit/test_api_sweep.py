@@ -51,6 +51,7 @@ def test_a_grid_has_a_row_for_each_trial_and_the_best_run(
     assert best.best["loss"] == frame["objective"][1]
     assert len(best.model().weights) == 2
     assert "<table" in swept._repr_html_()
+    assert "..." not in repr(swept)
     again = sweep(tmp_path, params, epochs=3)
     assert "2 of 2 trials have finished before" in capsys.readouterr().out
     assert again.frame.equals(frame)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import inspect
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 import yaml
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
 import runner
 
@@ -54,3 +56,17 @@ def test_the_session_example_is_the_one_of_the_docstring_which_is_run_elsewhere(
     found = re.search(r"```python\n(.*?)```", page, re.DOTALL)
     assert found is not None
     assert (inspect.getdoc(runner) or "").strip().endswith(found[1].strip())
+
+
+def test_the_common_overrides_are_read_by_hydra_and_give_one_value_each() -> None:
+    page = (DOCS / "how-to" / "overrides.md").read_text()
+    parser = OverridesParser.create()
+    count = 0
+    for code in re.findall(r"^\| [^|]+\| (.*) \|$", page, re.MULTILINE):
+        for words in map(shlex.split, re.findall(r"`([^`]*=[^`]*)`", code)):
+            for override in words:
+                if override != "-m":
+                    parsed = parser.parse_override(override)
+                    assert parsed.is_sweep_override() == ("-m" in words), override
+                    count += 1
+    assert count >= 30

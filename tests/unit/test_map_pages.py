@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import runpy
 import shutil
+import subprocess
 from pathlib import Path
 
 import keras
@@ -12,33 +14,53 @@ import pytest
 from runner.commands.command_line import run_command
 from runner.errors import PlanError, RunnerError
 from runner.examples import resnet
+from tests.support.command_line import in_process
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/tutorials/pytorch-to-keras.md").read_text()
+FENCED = re.compile(r'```(\w+)(?: title="(.*?)")?\n(.*?)```', re.DOTALL)
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 def test_the_tutorial_takes_a_file_of_pytorch_to_a_proven_warm_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    commands = [
-        line.split()
-        for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
-        for line in block.splitlines()
-    ]
-    (command,) = [command for command in commands if command[0] == "runner"]
-    monkeypatch.chdir(tmp_path)
-    assert ["python", "-m", resnet.__name__] in [command[:3] for command in commands]
-    resnet.main()
-    assert capsys.readouterr().out == "resnet.pt\nreference.npz\n"
-    run_command(*command[1 : command.index(">")])
-    text = capsys.readouterr().out
+    command = in_process(tmp_path, monkeypatch, capfd)
     shown = PAGE.split("```yaml\n")[1].split("      # ...")[0]
-    assert text.startswith(shown)
-    Path("scaffolds.yaml").write_text(text)
-    script = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[1]
-    exec(compile(script, "tutorial", "exec"), {})
-    assert "agree" in capsys.readouterr().out
+    proven = []
+    for language, title, block in FENCED.findall(PAGE):
+        if title:
+            Path(title).parent.mkdir(parents=True, exist_ok=True)
+            Path(title).write_text(block)
+        if language == "python" and "runner" in block:
+            exec(compile(block, "tutorial", "exec"), {})
+            assert "agree" in capfd.readouterr().out
+        for line in block.splitlines() if language == "sh" else ():
+            words, _, written = line.partition(" > ")
+            match words.partition("#")[0].split():
+                case ["python", "-m", module]:
+                    assert module == resnet.__name__
+                    resnet.main()
+                    assert capfd.readouterr().out == "resnet.pt\nreference.npz\n"
+                case ["python", script]:
+                    runpy.run_path(script)
+                case ["runner", "map", *arguments]:
+                    done = command("map", *arguments)
+                    assert done.code == 0
+                    assert done.out.startswith(shown)
+                    Path(written).write_text(done.out)
+                case ["runner", *arguments]:
+                    done = command(*arguments, "train.steps=2", "tracking=none")
+                    assert done.code == 0, done.err
+                    proven.append("proof: reference.npz agrees" in done.out)
+                case ["cat", _]:
+                    pass
+                case _:
+                    subprocess.run(line, shell=True, check=True)
+    assert proven == [True, True]
+    again = ["map", "flowers", "resnet", "--config-dir", "conf", "--reference", "reference.npz"]
+    done = command(*again)
+    assert (done.code, "proof: reference.npz agrees" in done.out) == (0, True), done.err
 
 
 @pytest.mark.parametrize(
@@ -47,9 +69,13 @@ def test_the_tutorial_takes_a_file_of_pytorch_to_a_proven_warm_start(
         (["keras.applications.ResNet50"], "no checkpoint is named"),
         (["keras.layers.Nothing", "x.pt"], "Nothing"),
         (["no_experiment", "x.pt"], "there is no experiment"),
-        (["missing.keras", "x.pt"], "missing.keras cannot be loaded"),
+        (["missing.keras", "x.pt"], "cannot be loaded\n  cause: there is no such file"),
+        (["keras.layers.Dense", "units=[2", "x.pt"], "MODEL.units is '[2'"),
+        (["keras.layers.Dense", "x.pt", "--refrence", "y"], "has no option --refrence"),
+        (["math.nan", "x.pt"], "that is a float, which cannot be called"),
         (["keras.layers.Dense", "units=2", "x.pt", "--hint", "q"], "--hint is 'q'"),
         (["lstm_cnn", "cnn"], "experiment:digits_cnn names an experiment"),
+        (["lstm_cnn", "cnn", "--config-dir", "nowhere"], "--config-dir is nowhere"),
     ],
 )
 def test_mistakes_are_one_message(arguments: list[str], message: str) -> None:

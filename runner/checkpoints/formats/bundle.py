@@ -54,7 +54,8 @@ _BOOKKEEPING = re.compile(
 )
 # TensorFlow's name for variables that a program does not name.
 _UNNAMED = re.compile(r"(.*/)?Variable(_\d+)?")
-# `keras.Model.export` saves a copy of every variable under this attribute.
+# `keras.Model.export` saves a copy of every variable under this attribute. They are left out where
+# as many others have their shapes and types.
 _KERAS_COPIES = "_all_variables/"
 # A list of one variable in the root, except for Keras's lists.
 _COLLECTION = re.compile(
@@ -242,6 +243,10 @@ class ObjectBasedReader(BundleReader):
     def keys(self) -> Mapping[str, str]:
         """Object path -> key in the index."""
         paths = {key: object_path(key) for key in self.stored if not _BOOKKEEPING.fullmatch(key)}
+        copies = {key for key in paths if key.startswith(_KERAS_COPIES)}
+        originals = Counter(map(self._kind, paths.keys() - copies))
+        if Counter(map(self._kind, copies)) <= originals:
+            paths = {key: path for key, path in paths.items() if key not in copies}
         count = Counter(paths.values())
         # Two paths that differ only in escaped characters keep their escapes.
         return {
@@ -249,8 +254,11 @@ class ObjectBasedReader(BundleReader):
             for key, path in paths.items()
         }
 
+    def _kind(self, key: str) -> tuple[object, ...]:
+        return (self.stored[key].dtype, tuple(self.stored[key].shape))
+
     def aliases(self) -> dict[str, str]:
-        """Returns variable name -> object path."""
+        """Returns variable name -> object path, names of collections last."""
         graph = TrackableObjectGraph()
         with explained(self.prefix, self.what, DecodeError, of="its object graph"):
             graph.ParseFromString(self._tensor(OBJECT_GRAPH).item())
@@ -261,12 +269,16 @@ class ObjectBasedReader(BundleReader):
                 path = path_of.get(attribute.checkpoint_key)
                 if path is not None and not path.startswith(_KERAS_COPIES):
                     named[attribute.full_name].add(path)
-        for path, key in self.keys.items():
-            if (match := _COLLECTION.fullmatch(key)) and f"{path[:-1]}1" not in self.keys:
-                named[object_path(match[1])] = {path}
+        collections = {
+            object_path(match[1]): {path}
+            for path, key in self.keys.items()
+            if (match := _COLLECTION.fullmatch(key)) and f"{path[:-1]}1" not in self.keys
+        }
+        for name in collections:
+            named.pop(name, None)
         return {
             name: paths.pop()
-            for name, paths in sorted(named.items())
+            for name, paths in (*sorted(named.items()), *sorted(collections.items()))
             if len(paths) == 1 and name and name not in self.keys and not _UNNAMED.fullmatch(name)
         }
 

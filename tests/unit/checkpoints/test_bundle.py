@@ -119,10 +119,17 @@ def test_keras_exports_are_known_by_the_variables_names(tmp_path: Path) -> None:
     own, copy = ([tf.Variable([1.0], name="net/kernel")] for _ in range(2))
     spec = _write(tmp_path / "tracked", variables=own, _all_variables=copy).spec()
     assert spec.aliases == {"net/kernel": "variables/0"}
+    assert "_all_variables/0" not in spec.tensors
+    other = [tf.Variable([1.0, 2.0], name="net/bias")]
+    spec = _write(tmp_path / "other", variables=own, _all_variables=other).spec()
+    assert "_all_variables/0" in spec.tensors
     names = {"net/kernel": [tf.Variable([1.0])], "kernel": [tf.Variable([2.0])]}
     several = {"net/parts": [tf.Variable([3.0]), tf.Variable([4.0])]}
     spec = _write(tmp_path / "collections", **names, **several).spec()
     assert spec.aliases == {"net/kernel": "net/kernel/0", "kernel": "kernel/0"}
+    scoped = {"lstm/kernel": [tf.Variable([5.0], name="scope/kernel")]}
+    spec = _write(tmp_path / "scoped", **scoped).spec()
+    assert [*spec.aliases] == ["scope/kernel", "lstm/kernel"]  # The last one is shown.
 
 
 def test_an_object_graph_that_ends_in_zeros_is_read_whole(tmp_path: Path) -> None:

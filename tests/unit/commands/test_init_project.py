@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import runpy
 import subprocess
 import sys
 import types
 from pathlib import Path
+from typing import Any
 
 import keras
 import pytest
@@ -73,6 +76,27 @@ def test_what_cannot_be_made_is_refused_and_changes_nothing(
     assert state in outcome.err.splitlines()
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert [each.read_text() for each in files] == ["mine"]
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_full_disk_leaves_no_part_of_a_project(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exists: bool
+) -> None:
+    write = Path.write_text
+
+    def full(path: Path, text: str, **settings: Any) -> int:
+        if path.suffix == ".py":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(path, text, **settings)
+
+    if exists:
+        (tmp_path / "points").mkdir()
+    monkeypatch.setattr(Path, "write_text", full)
+    outcome = command("init", "points")
+    assert outcome.code == 2
+    assert "points cannot be written\n  cause: No space left" in outcome.err
+    assert list(tmp_path.iterdir()) == ([tmp_path / "points"] if exists else [])
+    assert list(tmp_path.rglob("*")) == list(tmp_path.iterdir())
 
 
 def test_an_empty_folder_is_taken(command: Command, tmp_path: Path) -> None:

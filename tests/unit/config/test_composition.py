@@ -112,7 +112,7 @@ def test_a_list_in_a_file_below_a_search_path_is_a_problem(tmp_path: Path) -> No
     register()
     with (
         initialize_config_dir(str(CONF), version_base="1.3"),
-        pytest.raises(ConfigError, match="has a value that does not fit"),
+        pytest.raises(ConfigError, match="a key is a list"),
         reporting_composition(),
     ):
         compose("config", [f"hydra.searchpath=[file://{tmp_path}]", "+experiment=odd"])

@@ -99,3 +99,12 @@ def test_a_proposed_line_of_defaults_works(case: Case, command: Command, tmp_pat
     outcome = command("--config-dir", "conf", "+experiment=mine", "--cfg", "job")
     assert (outcome.code, outcome.err) == (0, "")
     assert "name: mine" in outcome.out
+
+
+def test_a_file_in_another_encoding_is_one_message(command: Command, tmp_path: Path) -> None:
+    folder = tmp_path / "conf" / "experiment"
+    folder.mkdir(parents=True)
+    (folder / "mine.yaml").write_bytes("# @package _global_\nname: café\n".encode("latin-1"))
+    outcome = command("--config-dir", "conf", "+experiment=mine")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "is not UTF-8\n  cause: a byte cannot be decoded after 'name: caf'" in outcome.err

@@ -11,6 +11,7 @@ import pytest
 
 from runner.config.schema import RunConfig, TrainConfig
 from runner.errors import ConfigError, UserCodeError
+from runner.graph import model_values
 from tests.samples.keras_callbacks import fitted
 from tests.support.configs import tiny
 from tests.support.runs import Runs, disturbed, evaluations
@@ -83,7 +84,23 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+@pytest.fixture
+def lent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The session lends the model its values, as those of a large one."""
+    monkeypatch.setattr(model_values, "_PART", 0)
+    monkeypatch.setattr(model_values, "_LARGE", 1)
+
+
 # Keras converts variables by `np.array(..., copy=False)`.
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+@pytest.mark.usefixtures("lent")
+@pytest.mark.parametrize("case", CASES)
+def test_callbacks_of_a_large_model_see_and_do_what_they_do_in_fit(
+    case: str, tmp_path: Path
+) -> None:
+    test_callbacks_see_and_do_what_they_do_in_fit(case, tmp_path)
+
+
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 @pytest.mark.parametrize("case", CASES)
 def test_callbacks_see_and_do_what_they_do_in_fit(case: str, tmp_path: Path) -> None:
@@ -117,6 +134,7 @@ def test_a_killed_run_with_callbacks_and_hooks_ends_as_if_it_had_not(
         runs = Runs(tmp_path / name)
         file, table = tmp_path / f"{name}.jsonl", tmp_path / f"{name}.csv"
         callbacks = {"plateau": PLATEAU, "stop": stop, "halve": own("Halve"), **witness(file)}
+        callbacks["watching"] = own("Watching")
         callbacks["table"] = keras_callback("CSVLogger", filename=str(table))
         if name == "failed":
             settings["hooks"] = disturbed("FailOnce", step=13, marker=str(tmp_path / "marker"))
@@ -130,6 +148,14 @@ def test_a_killed_run_with_callbacks_and_hooks_ends_as_if_it_had_not(
         assert name == "callbacks" or np.array_equal(values[1][name], value), name
     assert logs[0] == logs[1]
     assert files[0] == files[1]
+
+
+# A file of a run that fails, which CSVLogger leaves open.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+@pytest.mark.usefixtures("lent")
+def test_a_killed_run_of_a_large_model_ends_as_if_it_had_not(tmp_path: Path) -> None:
+    test_a_killed_run_with_callbacks_and_hooks_ends_as_if_it_had_not("net", tmp_path)
 
 
 def test_an_error_of_a_callback_shows_its_frames(tmp_path: Path) -> None:

@@ -83,6 +83,15 @@ def test_every_example_is_in_one_split_with_its_label(npz_file: str) -> None:
     assert [tensor.shape.as_list() for tensor in known] == [[None, 2], [None]]
 
 
+def test_a_file_that_is_no_archive_or_not_whole(npz_file: str, tmp_path: Path) -> None:
+    np.save(tmp_path / "one.npy", np.ones(3))
+    whole = Path(npz_file).read_bytes()
+    (tmp_path / "cut.npz").write_bytes(whole[: len(whole) // 2])
+    for name in ("one.npy", "cut.npz"):
+        with pytest.raises(ConfigError, match=r"cannot be read: an \.npz file is a zip archive"):
+            _npz(str(tmp_path / name)).train()
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

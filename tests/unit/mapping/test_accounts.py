@@ -144,7 +144,7 @@ def test_a_file_without_weights_has_no_rules(tmp_path: Path) -> None:
     np.savez(tmp_path / "counts.npz", steps=np.arange(3))
     proposal = runner.propose(_model(values([*SHAPES])), tmp_path / "counts.npz")
     assert not proposal.is_certain
-    assert str(proposal).startswith("# No rules")
+    assert repr(proposal).startswith("# No rules")
     assert "Not a weight (not floats): steps" in str(proposal)
 
 

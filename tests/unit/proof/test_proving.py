@@ -178,7 +178,7 @@ def test_a_wrong_model_fails_at_the_first_layer_that_differs(tmp_path: Path, mis
     assert first is not None
     assert (first.layer, first.module) == (layer, MODULES[layer])
     assert finding in proof.findings
-    assert f"first layer that differs: {layer} ({MODULES[layer]})" in str(proof)
+    assert f"first layer that differs: {layer} ({MODULES[layer]})" in repr(proof)
 
 
 def test_a_dense_layer_behind_a_flatten_reads_channels_first_in_the_source(tmp_path: Path) -> None:
@@ -280,6 +280,8 @@ def test_one_scaffold_is_proven_by_its_part_of_the_model(tmp_path: Path) -> None
         "rename": RENAME,
     }
     plan = runner.warm_start(model, {"cnn": cnn})
+    with pytest.raises(ConfigError, match=r"there is no scaffold 'ccn'[\s\S]*choices: cnn"):
+        runner.prove(model, tmp_path / "reference.npz", plan, scaffold="ccn")
     proof = runner.prove(model, tmp_path / "reference.npz", plan, scaffold="cnn")
     assert proof.agrees
     assert len(proof.layers) == 4
@@ -335,8 +337,14 @@ def test_a_reference_that_cannot_be_used_is_named(tmp_path: Path, change: str) -
 def test_what_is_no_reference_or_no_model(tmp_path: Path) -> None:
     (tmp_path / "text.npz").write_text("text")
     np.save(tmp_path / "one.npy", np.ones(2))
-    for name in ("text.npz", "one.npy", "missing.npz"):
-        with pytest.raises(CheckpointError, match="is not a reference"):
+    (tmp_path / "folder.npz").mkdir()
+    for name, cause in {
+        "text.npz": "an .npz file is a zip archive, and this is none",
+        "one.npy": "an .npz file is a zip archive, and this is none",
+        "missing.npz": "No such file or directory",
+        "folder.npz": "Is a directory",
+    }.items():
+        with pytest.raises(CheckpointError, match=f"is not a reference\n  cause: {cause}"):
             runner.prove(net(), tmp_path / name)
     with pytest.raises(ConfigError, match="the model is a function"):
         runner.prove(net, tmp_path / "missing.npz")

@@ -98,7 +98,7 @@ def test_functional_parts_are_addressed_by_their_names(tmp_path: Path) -> None:
         keys = scaffold("left/inner/dense/kernel", file, rename={"left/inner/dense/kernel": "w"})
         plan = runner.plan(model, {"left": keys}, restoration={"expect": {"left/inner/*": "some"}})
         assert not plan.problems, str(plan)
-        assert re.search(r"left/inner/dense/kernel +4x3 +left: w ", str(plan))
+        assert re.search(r"left/inner/dense/kernel +4x3 +left: w ", repr(plan))
         keys = scaffold("left/inner/*/kernel", file, rules={"left/inner/{n}/kernel": "left.{n}"})
         plan = runner.plan(model, {"left": keys})
         assert [a.source_tensor.names for a in plan.assignments if a.source_tensor] == [
@@ -271,12 +271,22 @@ def test_modules_are_named_as_their_checkpoints_and_mappings_as_they_say(tmp_pat
         (tf.Module(), "has no variables"),
         ({"w": 1.0}, "w is a float"),
         (lambda x: x, "the model is a function"),
+        (None, "the model is None"),
     ],
-    ids=["unbuilt", "module", "mapping", "function"],
+    ids=["unbuilt", "module", "mapping", "function", "nothing"],
 )
 def test_what_is_no_model_is_refused(model: Any, message: str, folder: Path) -> None:
     with pytest.raises(ConfigError, match=message):
         runner.plan(model, {"all": scaffold("*", folder / "net.npz")})
+
+
+def test_an_empty_file_and_the_name_of_an_optimizer_are_refused(folder: Path) -> None:
+    (folder / "empty.yaml").write_text("")  # As `runner map ... > empty.yaml` leaves when it fails.
+    with pytest.raises(ConfigError, match=r"empty\.yaml holds no scaffold"):
+        runner.warm_start(net(), folder / "empty.yaml")
+    head = {"head": scaffold("head/*", folder / "net.npz")}
+    with pytest.raises(ConfigError, match="optimizer is a str"):
+        runner.warm_start(net(), head, optimizer="adam")
 
 
 def test_an_unbuilt_model_is_built_from_an_input_shape(folder: Path) -> None:

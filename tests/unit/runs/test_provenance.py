@@ -219,8 +219,12 @@ def test_a_directory_that_is_no_run_is_reported(
     assert main(["lineage", str(tmp_path)]) == 2
     assert f"runner: {tmp_path} is not a run" in capsys.readouterr().err
     store = ["--uri", f"sqlite:///{tmp_path}/mlflow.db"]
+    assert main(["lineage", "nope"]) == 2
+    assert "runner: nope is not a run\n  cause: it does not exist" in capsys.readouterr().err
     assert main(["lineage", "nope", *store]) == 2
-    assert "runner: nope is not a run\n" in capsys.readouterr().err
+    assert "runner: nope is not in sqlite:" in capsys.readouterr().err
+    assert main(["lineage", str(tmp_path), *store]) == 2
+    assert "cause: it is a directory\n  remedy: leave out the URI" in capsys.readouterr().err
     assert main(["lineage", "0" * 32, *store]) == 2
     assert f"cannot be read\n  cause: there is no {tmp_path}/m" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

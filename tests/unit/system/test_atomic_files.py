@@ -1,13 +1,19 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from runner.system.atomic_files import relative_path, resolve_moved, write_text
+from runner.system.atomic_files import (
+    relative_path,
+    remove_leftovers,
+    resolve_moved,
+    write_text,
+)
 
 
 def test_a_path_is_found_again_where_all_was_moved_or_copied(tmp_path: Path) -> None:
@@ -60,3 +66,36 @@ def test_two_processes_may_write_one_file(tmp_path: Path) -> None:
     assert [process.returncode for process in processes] == [0, 0], errors
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
     assert (tmp_path / "file").read_text() == "199" * 1000
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from runner.system import atomic_files
+from runner.system.atomic_files import unfinished, write_text
+
+def kill(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+with unfinished(Path(sys.argv[1]) / "export") as folder:
+    folder.mkdir()
+    (folder / "weights").write_text("half")
+    os.fsync = kill
+    write_text(Path(sys.argv[1]) / "run.json", "half")
+"""
+
+
+def test_what_a_killed_process_left_is_removed_and_what_others_write_stays(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=False, timeout=60)
+    left = sorted(path.name.partition("-")[0] for path in tmp_path.iterdir())
+    assert [name.partition(f".{socket.gethostname().partition('-')[0]}")[0] for name in left] == [
+        ".unfinished",
+        "run.json",
+    ]
+    living = f"{socket.gethostname()}-{os.getpid()}"
+    others = {"run.json.elsewhere-1.tmp", f"run.json.{living}.tmp", "my-1.tmp", "run.json"}
+    for name in others:
+        (tmp_path / name).write_text("x")
+    (tmp_path / f".unfinished-{living}-abc").mkdir()
+    remove_leftovers(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {*others, f".unfinished-{living}-abc"}
