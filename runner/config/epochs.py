@@ -53,6 +53,13 @@ class Epochs:
         return -(-self.of_pass // self.length)
 
 
+def step_logs_in_order(logs: Any) -> Any:
+    """Returns what a step returns, mappings of mappings, in the order of the logs of `fit`."""
+    if not isinstance(logs, Mapping):
+        return logs
+    return {name: step_logs_in_order(value) for name, value in sorted(logs.items())}
+
+
 def logs_in_order(logs: Mapping[str, float]) -> dict[str, float]:
     """Returns the logs of an epoch in the order of `fit`.
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from runner.config import conflicts
 from runner.config.choices import NonFinite
-from runner.config.epochs import Epochs
+from runner.config.epochs import Epochs, step_logs_in_order
 from runner.config.instantiation import name_of
 from runner.config.schema import ScaffoldConfig
 from runner.errors import ConfigError
@@ -113,14 +113,13 @@ class KerasSteps:
                     )
                 else:
                     logs = model.train_step(batches[0])
-            values = self._scalars(_in_order(logs), named)
+            values = self._scalars(step_logs_in_order(logs), named)
             if sums is not None:
                 sums.share = shares[-1]
                 values = sums.of_values(values)
                 sums.finish_metrics()
                 return values, rate, None
-            of_epoch = self._of_epoch(logs, named)
-            return values, rate, None if of_epoch is None else _in_order(of_epoch)
+            return values, rate, step_logs_in_order(self._of_epoch(logs, named))
 
         arguments, count, sums = described(spec), config.train.accumulate, self._sums
         self._require_means()
@@ -376,13 +375,6 @@ def _owners(program: Program) -> dict[str, ScaffoldConfig]:
         program.weights(), config.scaffolds, config.restoration.collision, addresses(program.model)
     )
     return {name: config.scaffolds[owner] for name, owner in owners.items()}
-
-
-def _in_order(logs: Any) -> Any:
-    """Returns what a step returns in the order of the logs of `fit`, where mappings are nested."""
-    if not isinstance(logs, Mapping):
-        return logs
-    return {name: _in_order(value) for name, value in sorted(logs.items())}
 
 
 def _tensors(logs: Any, step: str) -> Iterator[tuple[str, tf.Tensor]]:
