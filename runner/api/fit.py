@@ -98,7 +98,9 @@ def fit(
       validation_freq: evaluates after every so many epochs, or after the epochs in a list.
       name: of the experiment; by default the name of the model or function.
       scaffolds: name -> the keys of `scaffolds.NAME` in a configuration.
-      seed: of the weights that a function makes, the order and whatever else is random.
+      seed: of the weights that a function makes, the order and whatever else is random. What a
+        model that is handed over draws continues the random state of a process that called
+        `keras.utils.set_random_seed`.
       overrides: further settings, as for `runner.run`, such as `{"tracking.uri": None}`.
 
     Returns:

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from runner.api.door import door, unchanged_process
 from runner.config.composition import command_scope, compose_command, without_hydra
+from runner.config.epochs import logs_in_order
 from runner.config.instantiation import python_objects
 from runner.config.schema import RunConfig
 from runner.config.spelling import spelled
@@ -77,7 +78,7 @@ class Result:
                     metrics[f"val_{metric}"] = value
                 elif kind == "callbacks":
                     added[metric] = value
-            for metric, value in (dict(sorted(metrics.items())) | added).items():
+            for metric, value in (logs_in_order(metrics) | added).items():
                 named.setdefault(metric, []).append(value)
         return named
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,3 +51,23 @@ class Epochs:
         if self.meets_end:
             return self.of_pass // self.length + 1
         return -(-self.of_pass // self.length)
+
+
+def step_logs_in_order(logs: Any) -> Any:
+    """Returns what a step returns, mappings of mappings, in the order of the logs of `fit`."""
+    if not isinstance(logs, Mapping):
+        return logs
+    return {name: step_logs_in_order(value) for name, value in sorted(logs.items())}
+
+
+def logs_in_order(logs: Mapping[str, float]) -> dict[str, float]:
+    """Returns the logs of an epoch in the order of `fit`.
+
+    Args:
+      logs: the metrics of the training in the order of its steps, and `val_...` of an evaluation.
+    """
+    validation = sorted(name for name in logs if name.startswith("val_"))
+    training = [name for name in logs if not name.startswith("val_")]
+    before = [name for name in training if name < "val_"]
+    after = [name for name in training if name > "val_"]
+    return {name: logs[name] for name in (*before, *validation, *after)}

@@ -86,6 +86,13 @@ class InGraphEvaluation(Evaluation):
         """The names of the metrics."""
         return tuple(self.logs)
 
+    def require_data(self) -> None:
+        """Raises a ConfigError where a pass is known to hold no example, or to repeat forever."""
+        if self.cardinality == 0:
+            raise _empty(self.split)
+        if self.cardinality is not None:
+            require_end(self.split, self.cardinality)
+
     def evaluate(
         self,
         session: tf.compat.v1.Session,
@@ -95,8 +102,7 @@ class InGraphEvaluation(Evaluation):
         """Returns the values after the last batch, as `keras.Model.evaluate` does."""
         if not self.metrics:
             return {}
-        if self.cardinality is not None:
-            require_end(self.split, self.cardinality)
+        self.require_data()
         session.run(self.initializer)
         fetches, values = dict(self.logs), None
         while True:
@@ -109,8 +115,12 @@ class InGraphEvaluation(Evaluation):
             if on_batch is not None:
                 on_batch(_floats(values))
         if values is None:
-            raise ConfigError.of(f"data.{self.split}() gives no example to evaluate")
+            raise _empty(self.split)
         return _floats(values)
+
+
+def _empty(split: str) -> ConfigError:
+    return ConfigError.of(f"data.{split}() gives no example to evaluate")
 
 
 def _floats(values: Mapping[str, Any]) -> dict[str, float]:

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from runner.config.epochs import Epochs
 from runner.config.objective import require_objective
+from runner.config.schedule import NEVER
 from runner.config.training_schema import OBJECTIVE
 from runner.graph.averages import AveragedWeights
 from runner.graph.built_graph import BuiltGraph, Training
@@ -258,6 +259,8 @@ class ImportedProgram:
             split, tf.group(*begin), logs=values, cardinality=cardinality
         )
         if evaluation.metrics:
+            if self._config.train.evaluate_every != NEVER:
+                evaluation.require_data()
             objective = self._config.train.objective
             if objective != OBJECTIVE:
                 require_objective(objective, evaluation.metrics)

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from runner.config import conflicts
 from runner.config.choices import NonFinite
-from runner.config.epochs import Epochs
+from runner.config.epochs import Epochs, step_logs_in_order
 from runner.config.instantiation import name_of
 from runner.config.schema import ScaffoldConfig
 from runner.errors import ConfigError
@@ -82,8 +82,9 @@ class KerasSteps:
 
         Its arguments are the batches that it accumulates; for replicas also this replica's shares
         of their examples, float64, and its index, int32. Its outputs are the metrics by name,
-        float32 scalars; the learning rate, which is None for a model with several optimizers; and
-        the metrics of the epoch so far, None if they are the same.
+        scalars of float32 or float64, in the order of the logs of `fit`; the learning rate, which
+        is None for a model with several optimizers; and the metrics of the epoch so far, None if
+        they are the same.
 
         Args:
           spec: the nested `tf.TypeSpec`s of a batch.
@@ -112,13 +113,13 @@ class KerasSteps:
                     )
                 else:
                     logs = model.train_step(batches[0])
-            values = self._scalars(logs, named)
+            values = self._scalars(step_logs_in_order(logs), named)
             if sums is not None:
                 sums.share = shares[-1]
                 values = sums.of_values(values)
                 sums.finish_metrics()
                 return values, rate, None
-            return values, rate, self._of_epoch(logs, named)
+            return values, rate, step_logs_in_order(self._of_epoch(logs, named))
 
         arguments, count, sums = described(spec), config.train.accumulate, self._sums
         self._require_means()
@@ -311,7 +312,8 @@ class KerasSteps:
                     "reduce it: keras.metrics.F1Score takes `average: macro`, for example",
                 )
             if tensor.shape.num_elements() == 1:  # As in the logs of `fit`.
-                scalars[name] = tf.cast(tf.reshape(tensor, []), tf.float32)
+                dtype = tf.float64 if tensor.dtype == tf.float64 else tf.float32
+                scalars[name] = tf.cast(tf.reshape(tensor, []), dtype)
             else:
                 note = f"{name}: not recorded, because it has the shape {tensor.shape}"
                 self.notes += [note] if note not in self.notes else []

@@ -97,10 +97,9 @@ def _require_no_distribution(model: Any) -> None:
     strategy = getattr(model, "distribute_strategy", tf.distribute.get_strategy())
     with strategy.scope():
         is_distributed = tf.distribute.has_strategy()
-    if is_distributed or keras.distribution.distribution() is not None:
-        kind = type(strategy if is_distributed else keras.distribution.distribution())
+    if is_distributed:
         raise ConfigError.of(
-            f"model: it is distributed by a {kind.__name__}",
+            f"model: it is distributed by a {type(strategy).__name__}",
             "a run distributes its steps itself",
             "build the model without it, and set `devices` or `cluster`",
         )

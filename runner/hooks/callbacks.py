@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from runner.config.epochs import Epochs
+from runner.config.epochs import Epochs, logs_in_order
 from runner.graph.model_values import ModelValues
 from runner.hooks.callback_state import attributes, dumped, loaded, restore, unsaved
 from runner.hooks.evaluation_hook import EvaluationWatch
@@ -186,8 +186,8 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch):
         push: bool = True,
     ) -> bool:
         """Calls a method of all callbacks that have it; returns whether the model has changed."""
-        ordered = dict(sorted((logs or {}).items()))
-        return self._call(self._callbacks, session, method, *arguments, logs=ordered, push=push)
+        shared = {} if logs is None else logs
+        return self._call(self._callbacks, session, method, *arguments, logs=shared, push=push)
 
     def _call(
         self,
@@ -226,7 +226,7 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch):
             return
         if self._is_open:
             self._end_epoch(session)
-        logs = dict(sorted(self._logs.items()))
+        logs = logs_in_order(self._logs)
         for callback in self._callbacks:
             if self._call([callback], session, "on_train_end", logs=logs):
                 self.changed_by.append(callback.key)
@@ -250,13 +250,14 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch):
     def batch(self, session: Session, metrics: Mapping[str, float]) -> None:
         """Begins and ends a batch of an evaluation."""
         self.call(session, "on_test_batch_begin", self._test_batches)
-        self.call(session, "on_test_batch_end", self._test_batches, logs=metrics)
+        logs = dict(sorted(metrics.items()))
+        self.call(session, "on_test_batch_end", self._test_batches, logs=logs)
         self._test_batches += 1
 
     def ends(self, session: Session, metrics: Mapping[str, float]) -> None:
         """Ends an evaluation."""
         self._evaluated = {f"val_{name}": value for name, value in metrics.items()}
-        self.call(session, "on_test_end", logs=metrics)
+        self.call(session, "on_test_end", logs=dict(sorted(metrics.items())))
 
     def store(self, session: Session) -> None:
         """Makes the session hold the state of the callbacks, for a checkpoint."""
@@ -317,8 +318,8 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch):
         self._is_open = False
         epoch = self._epochs.done(self._step - 1)
         # Callbacks share what they add, after what Keras gives them by name.
-        logs: dict[str, Any] = dict(sorted(self._logs.items()))
-        self._call(self._callbacks, session, "on_epoch_end", epoch, logs=logs)
+        logs: dict[str, Any] = {**logs_in_order(self._logs)}
+        self.call(session, "on_epoch_end", epoch, logs=logs)
         metrics = self._logs if self._epochs.place(self._step) else {}
         changed = {name: value for name, value in logs.items() if value is not self._logs.get(name)}
         self._record(

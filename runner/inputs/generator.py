@@ -116,6 +116,7 @@ class GivenGenerator:
         # The index of the next batch of `_rest`, and of `following`.
         self._position = self._following = len(self.first)
         self._all: list[Any] | None = None
+        self._has_ended = False
 
     def __call__(self, start: int = 0) -> Iterator[Any]:
         """Yields the batches from the one of index `start` on."""
@@ -168,7 +169,7 @@ class GivenGenerator:
     def _batch(self, index: int) -> Any:
         """Returns a batch; raises StopIteration after the last one."""
         held = self.first if self._all is None else self._all
-        if index < len(held):
+        if index < len(held) and not self._has_ended:
             return held[index]
         if self._all is not None:
             raise StopIteration
@@ -177,10 +178,15 @@ class GivenGenerator:
                 f"data: batch {index} of a generator is needed again, and it gave "
                 f"{self._position} already",
                 "a generator gives its batches once",
-                "give the function that returns it, or make the generator again before this call",
+                "let it give steps_per_epoch batches for every epoch; or give the function that "
+                "returns it, or make the generator again before this call",
             )
         while True:
-            batch = next(self._rest)
+            try:
+                batch = next(self._rest)
+            except StopIteration:
+                self._has_ended = True
+                raise
             self._position += 1
             if index < self._position:
                 return batch

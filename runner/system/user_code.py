@@ -47,7 +47,8 @@ _CREATED = re.compile(
 _CREATED_AGAIN = "\n\nOriginal stack trace for "
 # How TensorFlow writes the error of Python code that an operation has called.
 _IN_PYTHON = re.compile(
-    r"^(?P<error>\S.*)\nTraceback \(most recent call last\):\n(?P<frames>(?:[ \t]*\n|  .*\n)+)",
+    r"^(?P<error>\S.*(?:\n  (?:cause|remedy): .*)*)\n"
+    r"Traceback \(most recent call last\):\n(?P<frames>(?:[ \t]*\n|  .*\n)+)",
     re.MULTILINE,
 )
 _FRAME = re.compile(r'^  File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
@@ -102,6 +103,8 @@ def calling(place: str, arguments: str = "") -> Iterator[None]:
 
 def raised(place: str, error: BaseException, arguments: str = "") -> UserCodeError:
     """Returns the error that reports `error`, with the arguments of `calling`."""
+    if not arguments and _IN_PYTHON.search(str(error)):
+        return raised_by_operation(place, error)
     summary = f"{type(error).__name__}: {_first_line(_message(error))}".rstrip(": ")
     state = f"{place} raised {summary}"
     return UserCodeError(Problem(f"{state}\n  {arguments}" if arguments else state), _shown(error))

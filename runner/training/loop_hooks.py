@@ -270,7 +270,8 @@ def _metrics(
         logged = {f"train/{name}": value for name, value in values.items()}
         run.tracker.log_metrics({**epoch, **logged}, step)
         means.add(values)
-        progress.show({**epoch, **{name: values[name] for name in training.values}}, step)
+        shown = sorted(training.values, key=lambda name: name != "loss")  # It is first.
+        progress.show({**epoch, **{name: values[name] for name in shown}}, step)
 
     return MetricsHook(
         {**values, **of_epoch},

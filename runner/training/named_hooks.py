@@ -69,4 +69,6 @@ class StoppingCallback(NamedCallback):
         self.stopped |= self._stops() and not before
 
     def _stops(self) -> bool:
-        return bool(getattr(self.callback.model, "stop_training", False))
+        # A callback without `super().__init__()` has no model yet.
+        model = getattr(self.callback, "model", None)
+        return bool(getattr(model, "stop_training", False))

@@ -289,8 +289,11 @@ def series() -> Mapping[str, Any]:
 class Overwrites(keras.callbacks.Callback):
     """Changes the logs of an epoch, which later callbacks and the history have."""
 
+    def __init__(self) -> None:  # Many leave out the call of `super`, which `fit` does not need.
+        self.first = 10.0
+
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        logs["loss"] = 10.0 + epoch
+        logs["loss"] = self.first + epoch
         logs["val_loss"] = logs["loss"] * 2
 
 
@@ -307,6 +310,46 @@ class StopsWithin(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self.model.stop_training = int(self.model.optimizer.iterations) == 10
+
+
+def double() -> keras.Model:
+    keras.config.set_floatx("float64")
+    try:
+        return dense()
+    finally:
+        keras.config.set_floatx("float32")
+
+
+class OwnStep(keras.Model):
+    """Returns its metrics by name, as in the guide: those of `compile` are one, in fit's order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = layers.Dense(1)
+
+    def call(self, inputs: Any) -> Any:
+        return self.dense(inputs)
+
+    def train_step(self, data: Any) -> Any:
+        features, labels = data
+        with tf.GradientTape() as tape:
+            predicted = self(features, training=True)
+            loss = self.compute_loss(y=labels, y_pred=predicted)
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply(gradients, self.trainable_variables)
+        for metric in self.metrics:
+            if metric.name == "loss":
+                metric.update_state(loss)
+            else:
+                metric.update_state(labels, predicted)
+        norm = ops.sum([ops.sum(gradient**2) for gradient in gradients])
+        return {**{metric.name: metric.result() for metric in self.metrics}, "gradient": norm}
+
+
+def own_step() -> keras.Model:
+    model = OwnStep()
+    model.compile("adam", "mse", metrics=["mae"], jit_compile=False)
+    return model
 
 
 class Block(layers.Layer):
@@ -633,6 +676,7 @@ CONSTRUCTS = {
         if hasattr(keras.optimizers, "ScheduleFreeAdamW")
         else {}
     ),
+    "a step that returns metrics by name": Construct(own_step, with_validation()),
     "stopped within an epoch": Construct(
         dense, lambda: with_validation(callbacks=[StopsWithin()], epochs=3)()
     ),
@@ -742,6 +786,7 @@ CONSTRUCTS = {
     "workers of a PyDataset": Construct(
         dense, lambda: {"x": Numbered(workers=2), "shuffle": False}
     ),
+    "double precision": Construct(double, with_validation()),
     "mixed precision": Construct(
         lambda: small(layers.Dense(4, dtype="mixed_float16"), optimizer=adam()), with_validation()
     ),

@@ -52,6 +52,11 @@ def net(units: int = 3) -> keras.Model:
     return model
 
 
+def distributed() -> keras.Model:
+    with tf.distribute.MirroredStrategy(["/cpu:0"]).scope():
+        return net()
+
+
 def arrays() -> tuple[NDArray[Any], NDArray[Any]]:
     return X, Y
 
@@ -375,6 +380,9 @@ def test_a_validation_split_of_zero_leaves_nothing_to_validate(tmp_path: Path) -
     [
         ({"model": keras.layers.Dense(2), "x": X}, "model is a Dense"),
         ({"x": ([X[:4], Y[:4]] for _ in range(4)), "steps_per_epoch": 2}, "gives lists"),
+        ({"x": X, "y": Y, "validation_data": dataset().take(0)}, "gives no example to evaluate"),
+        ({"x": X, "y": Y, "validation_data": dataset().repeat()}, "repeats forever"),
+        ({"model": distributed(), "x": X, "y": Y}, "it is distributed by a MirroredStrategy"),
         ({"x": X, "y": Y[1:]}, "the arrays have 49, 50 examples"),
         ({"x": 3}, "int is no data"),
         ({"x": dataset(), "validation_split": 0.1}, "validation_split is set, and x is batches"),

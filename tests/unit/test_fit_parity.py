@@ -198,6 +198,12 @@ def test_an_error_while_batches_are_counted_is_the_users(tmp_path: Path) -> None
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_generator_that_ends_too_early_is_an_error(tmp_path: Path) -> None:
+    few = ((X[:8], Y[:8]) for _ in range(2))
+    with pytest.raises(UserCodeError, match=r"it gave 2 already\n  cause: .*\n  remedy: "):
+        _fit(Case(small, dict).compiled(), tmp_path, x=few, steps_per_epoch=2, epochs=2)
+
+
 def test_a_session_that_is_lost_before_the_first_checkpoint_begins_again(tmp_path: Path) -> None:
     """The model holds no large values while a session has them, see `ModelValues.free`."""
     case = Case(lambda: small(layers.Dense(200)), lambda: {**ARRAYS, "epochs": 1})
