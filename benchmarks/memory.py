@@ -36,8 +36,8 @@ RUNNER = (
 MODULE = "benchmarks.memory"
 LIMIT = 1.05
 GROWTH_LIMIT = 1.05
-# SGD shows what a run holds beside weights and gradients, which Adam's slots would hide; and whether
-# a callback reads all weights at the end of the epoch.
+# SGD shows what a run holds beside weights and gradients, which Adam's slots would hide. With a
+# file, a callback writes all weights to it at the end of the epoch.
 CASES = (("sgd", ""), ("adam", ""), ("adam", "epoch.weights.h5"))
 # Of a model: its class and the shape of an example.
 MODELS = {"ResNet-50": ("resnet50", (224, 224, 3)), "1 GB": ("large", (4096,))}
