@@ -94,10 +94,17 @@ class Measures:
                 break
         return best
 
-    def step_by_step(self, reader: int, group: Sequence[Decision]) -> Measured:
-        """Changes what a variable takes after another, as long as a reader comes nearer by it."""
+    def step_by_step(self, reader: int, some: Sequence[Decision]) -> Measured:
+        """Changes what a variable takes after another, as long as a reader comes nearer by it.
+
+        The variables are of some decisions, and all undecided parameters without a layer.
+        """
+        open_ = self._decisions.open(self._decisions.depends(reader))
+        bare = {call for call, name in self.ways.parts(open_, reader) if name}
+        group = [d for d in open_ if d in some or d.call in bare]
         before = {decision.call: decision.candidate for decision in group}
-        parts = [*self.ways.parts(group, reader)]
+        # Few things are a parameter without a layer; a layer may be a part of any larger tensor.
+        parts = sorted(self.ways.parts(group, reader), key=lambda part: not part[1])
         best = self._measured(reader, before)
         while best.relative > AGREES:
             start = best.relative

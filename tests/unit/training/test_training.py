@@ -123,7 +123,6 @@ def test_stop_ends_a_run_in_good_order_and_saves_no_nan(cheap: Runs) -> None:
     [
         ("Once", r"data\.train\(\) ended before step 20"),
         ("Nothing", r"the training data are empty\n.*data\.train\(\) ended before its first batch"),
-        ("NoValidation", r"data\.validation\(\) gives no example"),
     ],
 )
 def test_data_that_end_are_an_error_and_not_the_end_of_training(
@@ -132,6 +131,12 @@ def test_data_that_end_are_an_error_and_not_the_end_of_training(
     with pytest.raises(ConfigError, match=message):
         cheap.run(data={"_target_": f"tests.samples.odd.{data}"})
     assert cheap.record().status == "FAILED"
+
+
+def test_validation_data_without_an_example_make_no_run(cheap: Runs) -> None:
+    with pytest.raises(ConfigError, match=r"data\.validation\(\) gives no example"):
+        cheap.run(data={"_target_": "tests.samples.odd.NoValidation"})
+    assert not cheap.folder.exists()
 
 
 def test_training_data_start_anew_where_the_configuration_says_so(
