@@ -32,7 +32,7 @@ OUTSIDE = "program/"
 _LARGE = 2**14
 # The bytes that a session hands over at once, and in how many parts at most: what it fetches is
 # there twice for a moment, and each part needs runs of its own.
-_PART, _PARTS = 2**26, 8
+_PART, _PARTS = 2**26, 16
 
 
 class StoredValues:
