@@ -168,12 +168,13 @@ class UserCodeError(RunnerError):
 
     Attributes:
       details: the frames of that code, and the error as Python prints it.
+      place: the key of the configuration that names the code, or ''.
     """
 
-    def __init__(self, problem: Problem, details: str) -> None:
+    def __init__(self, problem: Problem, details: str, place: str = "") -> None:
         super().__init__(problem)
-        self.args = (problem, details)
-        self.details = details
+        self.args = (problem, details, place)
+        self.details, self.place = details, place
 
 
 class OutputError(RunnerError):

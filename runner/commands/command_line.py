@@ -93,6 +93,7 @@ def run_command(name: str, *arguments: str) -> int:
     parser.epilog = parser.epilog and textwrap.fill(parser.epilog, width)
     parsed, unknown = parser.parse_known_args(arguments)
     if option := next((word for word in unknown if word.startswith("-")), ""):
+        option = option.partition("=")[0]  # The value may be a secret.
         options = re.findall(r"--\w[\w-]*", parser.format_help())
         state, remedy = f"runner {name} has no option {option}", f"see runner {name} --help"
         raise ConfigError.of(state, "", remedy, similar(option, options))

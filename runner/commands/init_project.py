@@ -8,6 +8,7 @@ import keyword
 import re
 import shlex
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 from runner.config.command import program
@@ -50,7 +51,7 @@ def create(folder: Path, template: Path) -> str:
                 content = source.read_text(encoding="utf-8").replace(_NAME, name)
                 target.write_text(content, encoding="utf-8")
     except OSError as error:
-        if folder.is_dir():
+        with suppress(OSError):
             for path in folder.iterdir():
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
             if is_new:

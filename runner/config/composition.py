@@ -233,8 +233,8 @@ def problem_of(error: BaseException, overrides: Sequence[str]) -> Problem:
             "fix the file; values that begin with any of []{}*&!%@` or hold `: ` need quotes",
         )
     if isinstance(error, UnicodeDecodeError):
-        before = error.object[: error.start].decode(error.encoding, "replace").splitlines()[-1:]
-        where = f"a byte cannot be decoded after {before[0]!r}" if before else str(error)
+        line = error.object[: error.start].count(b"\n") + 1
+        where = f"a byte of line {line} cannot be decoded"
         return Problem("a file of the configuration is not UTF-8", where, "save it as UTF-8")
     for cause in _chain(error):
         if isinstance(cause, OmegaConfBaseException) and cause.object_type is ChoiceSweep:

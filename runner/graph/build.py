@@ -20,7 +20,7 @@ MAKERS = {
 }
 
 
-def graph_maker(config: RunConfig, **options: bool) -> GraphMaker:
+def graph_maker(config: RunConfig, *, rereads: bool = False) -> GraphMaker:
     """Returns the maker of a configuration's graphs, see `GraphMaker`; one of their keys is set.
 
     Raises:
@@ -29,7 +29,7 @@ def graph_maker(config: RunConfig, **options: bool) -> GraphMaker:
     key = next(key for key in MAKERS if getattr(config, key))
     module, _, name = MAKERS[key].rpartition(".")
     maker: type[GraphMaker] = getattr(importlib.import_module(module), name)
-    return maker(config, **options)
+    return maker(config, rereads=rereads)
 
 
 def build_graph(

@@ -98,28 +98,28 @@ class ModelValues:
             for name, (_, variable) in self._pairs.items()
             if name.endswith((LEARNING_RATE, "/iterations")) and variable.shape.rank == 0
         ]
+        self._ids = {id(variable) for _, variable in self._pairs.values()}
         self._size = sum(_size(variable) for _, variable in self._pairs.values())
         # Name -> the value of the session that the model took, which shares its memory until the
         # variable gets another one.
         self._taken: dict[str, tf.Tensor] = {}
         # The names of those that the session does not have meanwhile.
-        self._lent: list[str] = []
+        self._lent = set[str]()
         # Name -> reads the session's value and frees it, where it is worth it.
         self._lending: dict[str, tuple[tf.Tensor, tf.Operation]] = {}
         if self._size > _PART and not tf.config.list_logical_devices("GPU"):
             large = {
                 name: variable for name, (variable, eager) in self._pairs.items() if is_large(eager)
             }
-            self._lending = dict(zip(large, _lending([*large.values()]), strict=True))
+            self._lending = dict(zip(large, _reads_and_frees([*large.values()]), strict=True))
 
     def holds(self, value: Any) -> bool:
         """Whether a value is one of the model's variables, Keras's or TensorFlow's."""
-        ids = {id(value), id(getattr(value, "value", None))}
-        return any(id(variable) in ids for _, variable in self._pairs.values())
+        return not self._ids.isdisjoint((id(value), id(getattr(value, "value", None))))
 
     @contextmanager
-    def kept(self, session: tf.compat.v1.Session) -> Iterator[None]:
-        """Gives the session its values again where the block fails, which exchanges them."""
+    def restored_on_error(self, session: tf.compat.v1.Session) -> Iterator[None]:
+        """Gives the session its former values back if the block, which exchanges them, fails."""
         try:
             yield
         except BaseException:
@@ -128,7 +128,7 @@ class ModelValues:
 
     def forget(self) -> None:
         """Notes that the session has other values."""
-        self._taken, self._lent = {}, []
+        self._taken, self._lent = {}, set()
 
     def free(self, file: IO[bytes]) -> None:
         """Moves large values of the model into a file.
@@ -159,8 +159,8 @@ class ModelValues:
     def pull(self, session: tf.compat.v1.Session, *, weights: bool) -> None:
         """Takes values of the session that it does not have yet: counters and rates, or all.
 
-        Both would need twice the memory of a model that is not small. So the session lends the
-        values, and has none until `push`; on a GPU, its memory is another one.
+        The values of a large model would be in memory twice. So the session lends them: it has none
+        until `push`. With a GPU nothing is lent, because the session has its values there.
         """
         self._pull(session, self._pairs if weights else self._light)
         if weights:
@@ -175,7 +175,7 @@ class ModelValues:
             for name, value in zip(part, values, strict=True):
                 give(self._pairs[name][1], value)
                 self._taken[name] = self._pairs[name][1].read_value()
-            self._lent += lent
+                self._lent |= {name} & {*lent}
             del values
 
     def _parts(self, names: Iterable[str]) -> Iterator[list[str]]:
@@ -200,12 +200,14 @@ class ModelValues:
         Returns:
           Whether it takes any changes.
         """
-        changed = [
+        changed = {
             name
             for name, taken in self._taken.items()
             if changes and not same_value(self._pairs[name][1], taken)
-        ]
-        for part in self._parts(dict.fromkeys((*self._lent, *changed))):
+        }
+        # In the same order each time, for which the session has prepared its runs.
+        names = [name for name in self._taken if name in self._lent or name in changed]
+        for part in self._parts(names):
             values = {}
             for name in part:
                 variable = self._pairs[name][1]
@@ -220,7 +222,7 @@ class ModelValues:
             assign_in_session(
                 session, ((self._pairs[name][0], value) for name, value in values.items())
             )
-        self._lent = []
+            self._lent.difference_update(part)
         return bool(changed)
 
 
@@ -229,7 +231,7 @@ def is_large(variable: tf.Variable) -> bool:
     return bool(variable.shape.num_elements() >= _LARGE and variable.dtype.is_floating)
 
 
-def _lending(variables: Sequence[tf.Variable]) -> Iterator[tuple[tf.Tensor, tf.Operation]]:
+def _reads_and_frees(variables: Sequence[tf.Variable]) -> Iterator[tuple[tf.Tensor, tf.Operation]]:
     """Yields the value of each variable of a session, and what frees it afterwards."""
     with tf.name_scope("lent"):
         # Of no static shape, which would be compared with that of the variable.

@@ -22,7 +22,7 @@ from runner.graph.splits import build_data
 from runner.graph.step_errors import described, values_are_unknown
 from runner.graph.traces import METRICS
 from runner.internals.keras import (
-    begin_anew,
+    clear_and_seed,
     layers_of,
     metrics_of,
     restored_names,
@@ -57,7 +57,7 @@ def as_in_fit(config: RunConfig) -> Iterator[None]:
         for unchanged in (unchanged_random_states, restored_names, restored_seed):
             stack.enter_context(unchanged())
         stack.enter_context(gradients_end_with_graphs())
-        begin_anew(config.seed, seeds_stay=config.model.get("_target_") == GIVEN)
+        clear_and_seed(config.seed, seeds_stay=config.model.get("_target_") == GIVEN)
         keras.config.set_dtype_policy(config.model.get("dtype_policy", "float32"))
         stack.callback(keras.config.set_dtype_policy, policy)
         yield

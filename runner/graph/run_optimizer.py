@@ -81,7 +81,7 @@ class RunOptimizer:
         is_schedule_free = any(kind.__name__ == "ScheduleFreeAdamW" for kind in type(inner).__mro__)
         if is_schedule_free and any(part.checkpoint for part in self.config.scaffolds.values()):
             raise ConfigError.of(
-                "optimizer: ScheduleFreeAdamW is used, and a scaffold's checkpoint",
+                "optimizer: ScheduleFreeAdamW does not go with a scaffold's checkpoint",
                 "it begins with a copy of the weights, made before a checkpoint has restored them",
                 "use keras.optimizers.AdamW with a schedule",
             )

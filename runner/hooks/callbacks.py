@@ -204,7 +204,7 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch):
         # As in `fit`: by name for batches, else by position.
         by_name = {"logs": logs} if "_batch_" in method else {}
         by_position = () if by_name else (logs,)
-        with eager_mode(), self._values.kept(session):
+        with eager_mode(), self._values.restored_on_error(session):
             for callback in called:
                 self._values.pull(session, weights=callback.needs_weights(method))
                 callback.call(method, *arguments, *by_position, **by_name)
@@ -215,6 +215,7 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch):
 
     def end_epoch_if_due(self, run_context: SessionRunContext) -> None:
         """Ends the epoch after its last step, or at once where a callback stops the training."""
+        self._values.forget()  # An evaluation has other ones, also if it was cut.
         if self.asks() or self._epochs.place(self._step) == 0:
             self._end_epoch(run_context.session)
         if self.model.stop_training:
@@ -224,6 +225,7 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch):
         """Ends the last epoch and the training, unless the run is to be resumed."""
         if self._interrupted():
             return
+        self._values.forget()
         if self._is_open:
             self._end_epoch(session)
         logs = logs_in_order(self._logs)
@@ -237,7 +239,8 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch):
         return bool(self.model.stop_training)
 
     def begins(self, session: Session) -> None:
-        """Begins an evaluation."""
+        """Begins an evaluation, for which the session may have other values."""
+        self._values.forget()
         self._test_batches = 0
         self.call(session, "on_test_begin")
 
@@ -276,12 +279,13 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch):
             if resumes and isinstance(callback, keras.callbacks.CSVLogger):
                 callback.append = True
                 _cut_rows(Path(callback.filename), callback.sep, self._epoch)
-            with eager_mode(), self._values.kept(session):
+            with eager_mode(), self._values.restored_on_error(session):
                 if named.has("set_model"):
                     self._values.pull(session, weights=named.needs_weights("set_model"))
                 named.call("set_model", self.model)
                 named.call("set_params", params)
-                self._values.push(session, changes=not resumes)
+                if self._values.push(session, changes=not resumes):
+                    self._changed(session)
             if names := unsaved(callback):
                 self._report(
                     f"{named.key}: a resumed run begins with a new {', '.join(names)}; checkpoints "

@@ -5,7 +5,7 @@
 - `feature_files`: files of features alone, to predict from.
 - `generator`: `GeneratorData`, batches from Python generators.
 - `fit_data`: `FitData`, whatever `keras.Model.fit` takes.
-- `slices`: sparse and ragged ones among them.
+- `slices`: batches of sparse and ragged tensors.
 - `data_digest`: what tells data apart.
 
 A configuration names the four classes as `runner.inputs.CLASS`. They fulfil the contract `Data` of

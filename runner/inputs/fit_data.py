@@ -36,7 +36,8 @@ class FitData:
         tuples and mappings; or batches with their labels: a `tf.data.Dataset`, a
         `keras.utils.PyDataset`, or a `DataLoader` of PyTorch or Grain. Or a function that returns
         one of these, a tuple `(x, y)` or `(x, y, sample_weight)` of arrays, or a generator of
-        batches; or a generator. Arrays of float64 become float32, as in `fit`.
+        batches; or a generator. Arrays of float64 become float32, as in `fit`. Sparse and ragged
+        tensors are part of the graph, 2 GB at most, and of checkpoints if they are shuffled.
       y: labels, likewise; None where `x` has them.
       sample_weight: weights of the examples, [count].
       batch_size: examples per batch of arrays, by default 32.

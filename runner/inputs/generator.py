@@ -199,7 +199,15 @@ def spec_of(batches: Sequence[Any]) -> Any:
     """Returns nested `tf.TensorSpec`s that fit batches, with any number of examples.
 
     As in `fit`, a dimension that differs between them may have any size.
+
+    Raises:
+      ConfigError: when a batch is a list.
     """
+    if isinstance(batches[0], list):
+        raise ConfigError.of(
+            "data: a generator gives lists",
+            "as in fit, a batch is a tuple: (x,), (x, y) or (x, y, sample_weight)",
+        )
 
     def spec(*leaves: Any) -> tf.TensorSpec:
         arrays = [np.asarray(leaf) for leaf in leaves]
@@ -229,11 +237,6 @@ class _Source:
         first = [*itertools.islice(iterator, 2)]
         if not first:
             raise ConfigError.of("data: a generator gives no batch")
-        if isinstance(first[0], list):
-            raise ConfigError.of(
-                "data: a generator gives lists",
-                "as in fit, a batch is a tuple: (x,), (x, y) or (x, y, sample_weight)",
-            )
         self._iterator: Iterator[tuple[Any, Any]] = itertools.chain(first, iterator)
         self._next = 0
         self.spec = spec_of(first)

@@ -135,8 +135,11 @@ def _array(path: str, name: str) -> NDArray[Any]:
 def _read(path: str, name: str, changed: int) -> NDArray[Any]:
     """Returns an array of a file, read once until the file is changed, at `changed`."""
     try:
-        if not zipfile.is_zipfile(path):
-            raise ValueError("an .npz file is a zip archive, and this is none, or not a whole one")
+        with open(path, "rb") as content:
+            if not zipfile.is_zipfile(content):
+                raise ValueError(
+                    "an .npz file is a zip archive, and this is none, or not a whole one"
+                )
         with np.load(path) as file:
             if name in file:
                 return np.atleast_1d(file[name])

@@ -13,6 +13,8 @@ import tensorflow as tf
 class Slices:
     """Examples of which a part is sparse or ragged; a slice of them has some of the examples.
 
+    They are constants of the graph, 2 GB at most, and checkpoints hold those that are shuffled.
+
     Attributes:
       examples: nested tensors of one example after the other.
       count: how many there are.

@@ -76,8 +76,8 @@ def saved_groups(model: Any) -> dict[str, tuple[str, dict[str, Any]]]:
     return store.groups
 
 
-def begin_anew(seed: int, *, seeds_stay: bool) -> None:
-    """Lets the names of layers count from the start, and seeds the process.
+def clear_and_seed(seed: int, *, seeds_stay: bool) -> None:
+    """Clears Keras's state, so that names of layers count from the start, and seeds the process.
 
     Nothing public returns the seed and the generator of random numbers without a seed, which
     `keras.utils.clear_session` drops.

@@ -25,8 +25,8 @@ Values:
 - `dataflow`: the calls of a model, and which variables each depends on.
 - `decisions`: what each call takes so far; `trials`: calls layers with candidates; `ways`: other
   ways for layers side by side; `branches`: other branches that are like one.
-- `layer_calls`: calls the model up to a layer; `measures`: how near one comes to its record after
-  changes before it; `walk`: one call of the model, in which all of them work.
+- `layer_calls`: calls the model up to a layer; `measures`: how near a layer comes to its record
+  after changes before it; `walk`: one call of the model, in which all of them work.
 - `values`: `decide`, a correspondence that a reference decides.
 
 Both:

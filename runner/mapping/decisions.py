@@ -171,7 +171,8 @@ class Decisions:
         """Returns a candidate in which one variable takes something else."""
         some = {**candidate.taken, name: taken}
         names = [tensor for one in some.values() for tensor in one.tensors]
-        modules = tuple(dict.fromkeys(map(self._source.module_of.__getitem__, names)))
+        of_tensor = self._source.module_of
+        modules = tuple(dict.fromkeys(of_tensor[name] for name in names if name in of_tensor))
         return replace(candidate, taken=some, modules=modules, is_named=False)
 
     def mask(self, at: int) -> int:

@@ -49,7 +49,7 @@ class Measures:
         self._budget, self._steps = _BUDGET, _MOST_STEPS
 
     def of(self, reader: int, changes: Mapping[int, Candidate]) -> float:
-        """Returns how far a reader is from its record after changes, which stay."""
+        """Returns how far a reader is from its record after changes, which stay until `undo`."""
         run = self._changed(reader, changes)
         if reader == OUTPUTS:
             return self._outputs(run)

@@ -127,10 +127,17 @@ class RecordedCheckpoint:
         return value.reshape(variable.shape)
 
     def can_make(self, variable: Variable, taken: Taken) -> bool:
-        """Whether a rule can; of the two tensors of weight norm, not every step makes one."""
+        """Returns whether a rule can make a variable's value of what it takes.
+
+        Not every step makes one of the two tensors of weight norm.
+        """
         if all(map(self._has, taken.tensors)):
             return True
-        return all(map(self._has, names_in(self._expression(variable, taken)[0])))
+        try:
+            expression, _ = self._expression(variable, taken)
+        except ValueError:
+            return False
+        return all(map(self._has, names_in(expression)))
 
     def _expression(self, variable: Variable, taken: Taken) -> tuple[Expression, ConvertedVariable]:
         target = ConvertedVariable(

@@ -70,12 +70,14 @@ def _exchanged(
         # What is behind has hardly to do with it, but for layers that are defined in other order.
         return reader - number if number <= reader else _BEHIND * (number - reader)
 
+    to_first = [distance(number, at) for number in range(len(paths))]
+    to_any = [
+        min(distance(number, reader) for reader in (at, *differing)) for number in range(len(paths))
+    ]
+
     def rank(pair: tuple[int, int]) -> int:
         # One is close to the first difference, the other one to any.
-        return min(
-            distance(one, at) + min(distance(two, reader) for reader in (at, *differing))
-            for one, two in (pair, pair[::-1])
-        )
+        return min(to_first[one] + to_any[two] for one, two in (pair, pair[::-1]))
 
     pairs = sorted(itertools.combinations_with_replacement(range(len(paths)), 2), key=rank)
     ways = (

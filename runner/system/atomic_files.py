@@ -108,8 +108,8 @@ def disk_errors(folder: Path, remedy: str = CONTINUES) -> Iterator[None]:
         yield
     except OSError as error:
         file = Path(error.filename) if isinstance(error.filename, str) else folder
-        if file.name.startswith(".unfinished-"):
-            file = file.parent
+        hidden = (path for path in (file, *file.parents) if path.name.startswith(".unfinished-"))
+        file = next((path.parent for path in hidden), file)
         in_folder = error.filename is not None and file.absolute().is_relative_to(folder.absolute())
         if not in_folder and error.errno not in _DISK_ERRORS:
             raise

@@ -107,7 +107,8 @@ def raised(place: str, error: BaseException, arguments: str = "") -> UserCodeErr
         return raised_by_operation(place, error)
     summary = f"{type(error).__name__}: {_first_line(_message(error))}".rstrip(": ")
     state = f"{place} raised {summary}"
-    return UserCodeError(Problem(f"{state}\n  {arguments}" if arguments else state), _shown(error))
+    state = f"{state}\n  {arguments}" if arguments else state
+    return UserCodeError(Problem(state), _shown(error), place)
 
 
 def raised_by_operation(
@@ -133,7 +134,7 @@ def raised_by_operation(
         places = [(file, int(line), name) for file, line, name in frames]
     # New summaries read their lines from the files.
     stack = [traceback.FrameSummary(*place) for place in places]
-    return UserCodeError(Problem(f"{place} raised {summary}"), _frames(stack) + message)
+    return UserCodeError(Problem(f"{place} raised {summary}"), _frames(stack) + message, place)
 
 
 def located(error: BaseException) -> str:

@@ -42,8 +42,6 @@ from runner.tracking.stored_runs import COMMAND_TAG, DESCRIPTION_TAG
 from runner.tracking.tracking_directory import TrackingDirectory
 from runner.training.experiment import OpenedRun, process_tags
 
-# Begins the message of an error of the training data.
-_OF_DATA = "data.train() raised "
 PROOF_TAG = "runner.proof"
 """Prefix of the tags that hold the verdict of a proof."""
 
@@ -82,7 +80,7 @@ def recorded(run: OpenedRun) -> Iterator[None]:
         if tracker is not None:
             tracker.set_tags({"runner.exception": _described(error)[:5000]})
             tracker.log_text(traceback.format_exc(), "traceback.txt")
-        if isinstance(error, UserCodeError) and str(error).startswith(_OF_DATA):
+        if isinstance(error, UserCodeError) and error.place == "data.train()":
             directory.update(input_failed=True)
         raise
     finally:

@@ -139,6 +139,25 @@ class Watching(keras.callbacks.Callback):
         self.first = float(keras.ops.sum(self.kernel))
 
 
+class Weights(keras.callbacks.Callback):
+    """Writes all weights when an evaluation and an epoch end."""
+
+    def __init__(self, file: str) -> None:
+        super().__init__()
+        self.file = Path(file)
+
+    def write(self, name: str) -> None:
+        values = [weight.tolist() for weight in self.model.get_weights()]
+        with self.file.open("a") as stream:
+            stream.write(json.dumps([name, values]) + "\n")
+
+    def on_test_end(self, logs: Any = None) -> None:
+        self.write("test")
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.write("epoch")
+
+
 class Halve(keras.callbacks.Callback):
     """Halves the kernels after an epoch, by three ways of Keras."""
 

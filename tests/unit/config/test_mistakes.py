@@ -107,4 +107,4 @@ def test_a_file_in_another_encoding_is_one_message(command: Command, tmp_path: P
     (folder / "mine.yaml").write_bytes("# @package _global_\nname: café\n".encode("latin-1"))
     outcome = command("--config-dir", "conf", "+experiment=mine")
     assert (outcome.code, outcome.out) == (2, "")
-    assert "is not UTF-8\n  cause: a byte cannot be decoded after 'name: caf'" in outcome.err
+    assert "is not UTF-8\n  cause: a byte of line 2 cannot be decoded" in outcome.err

@@ -150,6 +150,27 @@ def test_a_killed_run_with_callbacks_and_hooks_ends_as_if_it_had_not(
     assert files[0] == files[1]
 
 
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+def test_callbacks_see_the_averages_during_an_evaluation_of_averages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the session lends a part of the values only, here the kernels."""
+    seen = []
+    for name in ("small", "large"):
+        file = tmp_path / f"{name}.jsonl"
+        if name == "large":
+            monkeypatch.setattr(model_values, "_PART", 0)
+            monkeypatch.setattr(model_values, "_LARGE", 16)
+        train = TrainConfig(epochs=2, log_every=LENGTH, ema_decay=0.5)
+        callbacks = {"weights": own("Weights", file=str(file))}
+        Runs(tmp_path / name).start(config(tmp_path / name, callbacks, train=train))
+        seen.append(lines(file))
+    assert seen[0] == seen[1]
+    assert [name for name, _ in seen[0]] == ["test", "epoch"] * 2
+    for (_, averages), (_, weights) in zip(seen[0][::2], seen[0][1::2], strict=True):
+        assert not any(map(np.array_equal, averages, weights))
+
+
 # A file of a run that fails, which CSVLogger leaves open.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
