@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from runner.internals.keras import layers_of, recorded_calls, replaced_calls
 from runner.planning.comparison import LOCAL, TOLERANCES, Comparison, Proof, compare
 from runner.planning.model_variables import keras_variables
 from runner.planning.plan import RestorationPlan
-from runner.proof.exchanges import with_exchanges
+from runner.proof.exchanges import Reader, with_exchanges
 from runner.proof.feeding import array_of, by_name, model_inputs, recorded_names
 from runner.proof.findings import (
     channels_first_flattened,
@@ -100,7 +101,7 @@ class _Proving:
             compared = sorted(local.compared(), key=self._is_of_another_place)
             if all(one.agrees for one in compared_outputs) and compared_outputs:
                 compared = [one for one in compared if not self._is_of_another_place(one)]
-            layers = tuple(self._explained(compared, local))
+            layers = tuple(self._explained(compared, local, compared_outputs, inputs))
         proof = Proof(
             reference=reference.path,
             digest=reference.digest,
@@ -141,16 +142,32 @@ class _Proving:
         return is_own and not compared.agrees and compared.relative > NEAR and not compared.note
 
     def _explained(
-        self, compared: list[Comparison], local: LocalComparison
-    ) -> Iterator[Comparison]:
-        """Yields comparisons, with the exchange of tensors that explains the first difference."""
+        self,
+        compared: list[Comparison],
+        local: LocalComparison,
+        outputs: Sequence[Comparison],
+        inputs: Any,
+    ) -> Iterable[Comparison]:
+        """Returns comparisons, with the exchange of tensors that explains the first difference."""
+        first = next((one for one in (*compared, *outputs) if not one.agrees), None)
+        if first is None or not self._tensors:
+            return compared
+
+        def of_outputs(changed: Collection[str]) -> float:
+            again = self._compared_outputs(self._part(inputs, training=False))
+            return max(one.relative for one in again)
+
+        if any(one is first for one in compared):
+            reader = Reader(first, partial(local.relative, first), local.tolerance)
+        else:
+            reader = Reader(replace(first, layer=""), of_outputs, self._tolerance)
         variables = {path: self._variables_of(layer) for path, layer in self._layers.items()}
         variables = {path: some for path, some in variables.items() if some}
         modules = {
             path: re.sub(r"[./][^./]*$", "", self._tensors[self._names[id(some[0])]][0][0])
             for path, some in variables.items()
         }
-        return with_exchanges(compared, local, variables, modules)
+        return with_exchanges(compared, reader, variables, modules, parts=local.parts)
 
     def _variables_of(self, layer: Any) -> list[Any]:
         """Returns the variables with tensors that a layer holds itself, and none within it."""

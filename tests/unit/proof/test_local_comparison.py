@@ -189,6 +189,29 @@ def test_layers_without_a_record_that_have_each_others_tensors_are_named(
     assert proof.first_difference.layer in guilty
 
 
+def test_an_exchange_that_only_the_outputs_show_is_named(tmp_path: Path) -> None:
+    x = keras.Input((4,))
+    one, two = layers.Dense(4, name="one")(x), layers.Dense(4, name="two")(x)
+    model = keras.Model(x, layers.Dense(3, name="out")(one * keras.ops.sin(two)))
+    values = {v.path: np.random.default_rng(1).normal(size=v.shape) for v in model.variables}
+    for index, variable in enumerate(model.variables):
+        variable.assign(values[variable.path] + index)
+    tensors = {variable.path: variable.numpy() for variable in model.variables}
+    safetensors.numpy.save_file(tensors, tmp_path / "source.safetensors")
+    inputs = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
+    save_npz(tmp_path / "r.npz", inputs=inputs, outputs=np.asarray(model(inputs)))
+    rules = {"one/kernel": "two/kernel", "two/kernel": "one/kernel"}
+    scaffold = {"variables": {"include": ["*"]}, "rules": rules}
+    plan = runner.warm_start(
+        model, {"all": {**scaffold, "checkpoint": str(tmp_path / "source.safetensors")}}
+    )
+    proof = runner.prove(model, tmp_path / "r.npz", plan)
+    assert {layer.layer: layer.note for layer in proof.layers} == {
+        "one": "exchanged with two: once that is undone, the output agrees",
+        "two": "exchanged with one: once that is undone, the output agrees",
+    }
+
+
 @pytest.mark.parametrize("first", ["left", "right"])
 @pytest.mark.parametrize("wrong", [False, True])
 def test_a_shared_layer_agrees_by_the_call_that_was_recorded(
