@@ -71,18 +71,17 @@ class KerasGraph(GraphMaker):
                 training = None
                 imported.begin()
                 if batches is not None and train_trace is not None:
+                    reason = ""
+                    if self.rereads:
+                        reason = "an error of the data is in their checkpoints"
+                    elif reads_generator(batches):
+                        reason = "checkpoints cannot hold the position of a generator"
                     source = TrainingInput(
                         dataset_in_graph(batches),
                         prefetch=getattr(program.data, "prefetch", True),
                         replicas=replica.count,
                         epochs=epochs,
-                        begin=imported.batches_read(
-                            "an error of the data is in their checkpoints"
-                            if self.rereads
-                            else "checkpoints cannot hold the position of a generator"
-                        )
-                        if self.rereads or reads_generator(batches)
-                        else None,
+                        begin=imported.batches_read(reason) if reason else None,
                     )
                     training = imported.training(source, train_trace)
                 evaluation = imported.evaluation(split, evaluated, cardinality, trace=test_trace)

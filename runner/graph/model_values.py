@@ -169,13 +169,13 @@ class ModelValues:
     def _pull(self, session: tf.compat.v1.Session, names: Iterable[str]) -> None:
         lending = {} if session.sess_str else self._lending
         for part in self._parts(name for name in names if name not in self._taken):
-            lent = [name for name in part if name in lending]
             reads = [lending[n][0] if n in lending else self._pairs[n][0] for n in part]
-            values, _ = session.run((reads, [lending[name][1] for name in lent]))
+            values, _ = session.run((reads, [lending[n][1] for n in part if n in lending]))
             for name, value in zip(part, values, strict=True):
                 give(self._pairs[name][1], value)
                 self._taken[name] = self._pairs[name][1].read_value()
-                self._lent |= {name} & {*lent}
+                if name in lending:
+                    self._lent.add(name)
             del values
 
     def _parts(self, names: Iterable[str]) -> Iterator[list[str]]:

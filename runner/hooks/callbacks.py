@@ -186,8 +186,7 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch):
         push: bool = True,
     ) -> bool:
         """Calls a method of all callbacks that have it; returns whether the model has changed."""
-        shared = {} if logs is None else logs
-        return self._call(self._callbacks, session, method, *arguments, logs=shared, push=push)
+        return self._call(self._callbacks, session, method, *arguments, logs=logs, push=push)
 
     def _call(
         self,
@@ -195,12 +194,13 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch):
         session: Session,
         method: str,
         *arguments: Any,
-        logs: Mapping[str, Any],
+        logs: Mapping[str, Any] | None = None,
         push: bool = True,
     ) -> bool:
         called = [callback for callback in callbacks if callback.has(method)]
         if not called:
             return False
+        logs = {} if logs is None else logs
         # As in `fit`: by name for batches, else by position.
         by_name = {"logs": logs} if "_batch_" in method else {}
         by_position = () if by_name else (logs,)
@@ -215,7 +215,6 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch):
 
     def end_epoch_if_due(self, run_context: SessionRunContext) -> None:
         """Ends the epoch after its last step, or at once where a callback stops the training."""
-        self._values.forget()  # An evaluation has other ones, also if it was cut.
         if self.asks() or self._epochs.place(self._step) == 0:
             self._end_epoch(run_context.session)
         if self.model.stop_training:
@@ -225,7 +224,6 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch):
         """Ends the last epoch and the training, unless the run is to be resumed."""
         if self._interrupted():
             return
-        self._values.forget()
         if self._is_open:
             self._end_epoch(session)
         logs = logs_in_order(self._logs)
@@ -261,6 +259,7 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch):
         """Ends an evaluation."""
         self._evaluated = {f"val_{name}": value for name, value in metrics.items()}
         self.call(session, "on_test_end", logs=dict(sorted(metrics.items())))
+        self._values.forget()
 
     def store(self, session: Session) -> None:
         """Makes the session hold the state of the callbacks, for a checkpoint."""
@@ -318,6 +317,7 @@ class CallbacksHook(tf.compat.v1.train.SessionRunHook, EvaluationWatch):
         self._values.forget()
 
     def _end_epoch(self, session: Session) -> None:
+        self._values.forget()  # An evaluation that was cut had other ones.
         self._logs |= self._evaluated
         self._is_open = False
         epoch = self._epochs.done(self._step - 1)

@@ -336,9 +336,7 @@ def named(
     taken = {v.name: proposal[v.name] for v in variables if v.name in proposal}
     if len(taken) < len(variables) or not _are_apart([t for t in taken.values() if t.tensors]):
         return None
-    of_tensor = source.module_of
-    names = [name for one in taken.values() for name in one.tensors]
-    modules = tuple(dict.fromkeys(of_tensor[name] for name in names if name in of_tensor))
+    modules = source.modules_of(name for one in taken.values() for name in one.tensors)
     is_sum = any(len(one.tensors) > 1 and not one.step for one in taken.values())
     return Candidate(taken, modules, is_sum=is_sum, is_named=True) if modules else None
 

@@ -170,9 +170,7 @@ class Decisions:
     def with_one(self, candidate: Candidate, name: str, taken: Taken) -> Candidate:
         """Returns a candidate in which one variable takes something else."""
         some = {**candidate.taken, name: taken}
-        names = [tensor for one in some.values() for tensor in one.tensors]
-        of_tensor = self._source.module_of
-        modules = tuple(dict.fromkeys(of_tensor[name] for name in names if name in of_tensor))
+        modules = self._source.modules_of(name for one in some.values() for name in one.tensors)
         return replace(candidate, taken=some, modules=modules, is_named=False)
 
     def mask(self, at: int) -> int:

@@ -104,6 +104,11 @@ class RecordedCheckpoint:
             leaf.name: module.name for module in modules for leaf in module.leaves.values()
         }
 
+    def modules_of(self, tensors: Iterable[str]) -> tuple[str, ...]:
+        """Returns the modules of tensors; one that names propose may have none."""
+        known = (self.module_of[name] for name in tensors if name in self.module_of)
+        return tuple(dict.fromkeys(known))
+
     def records_of(self, modules: Iterable[str]) -> list[str]:
         """Returns the records of modules, their own ones or those around them."""
         return [record for module in modules for record in self._records.get(module, ())]
