@@ -117,6 +117,10 @@ class RecordedCheckpoint:
         """Whether each of the modules has a record of its own."""
         return all(module in self._exact for module in modules)
 
+    def is_single(self, module: str) -> bool:
+        """Whether a module has one tensor."""
+        return len(self.modules[self.place[module]].leaves) == 1
+
     def value(self, variable: Variable, taken: Taken) -> NDArray[Any]:
         """Returns the value that a rule would give a variable.
 

@@ -126,7 +126,8 @@ class Walk:
     def _rearrange(self, reader: int) -> bool:
         """Gives branches that are alike each other's tensors, until a reader agrees."""
         for branches in self._decisions.alike(reader):
-            before = {at: self._decisions.made[at].candidate for at in itertools.chain(*branches)}
+            calls = {at for branch in branches for at, _ in branch}
+            before = {at: self._decisions.made[at].candidate for at in calls}
             nearest = math.inf
             while best := self._measures.nearest(reader, self._decisions.rearrangements(branches)):
                 if best.relative >= nearest:
@@ -164,7 +165,8 @@ class Walk:
         siblings = self._decisions.beside(at)
         rivals = self._measures.ways.rivals(at, candidate)
         is_near = decision.relative < NEAR and is_clear(decision.next, decision.relative)
-        if is_recorded and not siblings and not rivals and is_near:
+        is_whole = not self._decisions.apart(at)
+        if is_recorded and not siblings and not rivals and is_near and is_whole:
             decision.by = self._decisions.path(at)
             del self._calls.held[at]
 
