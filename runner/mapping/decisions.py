@@ -181,21 +181,14 @@ class Decisions:
 
     def apart(self, at: int) -> list[str]:
         """Returns the biases of a call that its module lacks, and a parameter elsewhere may be."""
-        candidate = self.made[at].candidate
-        kernels = self._source.modules_of(
-            name
-            for variable, taken in candidate.taken.items()
-            if not self._is_bias(variable)
-            for name in taken.tensors
-        )
-        if not kernels:
-            return []
+        taken = self.made[at].candidate.taken
+        kernels = {n for v, one in taken.items() if not self._is_bias(v) for n in one.tensors}
+        beside = {name for kernel in kernels for name in self._source.beside.get(kernel, ())}
         return [
             name
-            for name, taken in candidate.taken.items()
-            if self._is_bias(name)
-            and not {*self._source.modules_of(taken.tensors)} & {*kernels}
-            and (taken.tensors or self._has_spare(at, name))
+            for name, one in taken.items()
+            if kernels and self._is_bias(name) and not {*one.tensors} & beside
+            if one.tensors or self._has_spare(at, name)
         ]
 
     def _is_bias(self, name: str) -> bool:
@@ -203,13 +196,13 @@ class Decisions:
 
     def _has_spare(self, at: int, name: str) -> bool:
         """Whether a parameter that is no part of a recorded layer may be a bias."""
-        for taken in self.singly(at, name):
-            (module, *_) = self._source.modules_of(taken.tensors) or ("",)
-            is_spare = not self._source.has_record([module]) or self._source.is_single(module)
-            is_free = not self.is_taken(Candidate({name: taken}, ()), {at})
-            if taken.tensors and is_spare and is_free:
-                return True
-        return False
+        return any(
+            not self._source.has_record([self._source.module_of[tensor]])
+            or len(self._source.beside[tensor]) == 1
+            for taken in self.singly(at, name)
+            for tensor in taken.tensors
+            if not self.is_taken(Candidate({name: taken}, ()), {at})
+        )
 
     def with_one(self, candidate: Candidate, name: str, taken: Taken) -> Candidate:
         """Returns a candidate in which one variable takes something else."""

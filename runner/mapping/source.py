@@ -61,6 +61,7 @@ class RecordedCheckpoint:
       tensors: name -> shape of all tensors that may be weights.
       modules: the modules, in the order of computation where that is recorded.
       module_of: tensor -> the name of its module.
+      beside: tensor -> the tensors of its module, itself included.
       outlines: module of the source -> an array of the shape of what it computed, floats alone.
       record: returns what a module computed.
     """
@@ -103,6 +104,12 @@ class RecordedCheckpoint:
         self.module_of = {
             leaf.name: module.name for module in modules for leaf in module.leaves.values()
         }
+        # Parameters that one module holds beside others share its name alone.
+        self.beside = {
+            leaf.name: frozenset(other.name for other in module.leaves.values())
+            for module in modules
+            for leaf in module.leaves.values()
+        }
 
     def modules_of(self, tensors: Iterable[str]) -> tuple[str, ...]:
         """Returns the modules of tensors; one that names propose may have none."""
@@ -116,10 +123,6 @@ class RecordedCheckpoint:
     def has_record(self, modules: Iterable[str]) -> bool:
         """Whether each of the modules has a record of its own."""
         return all(module in self._exact for module in modules)
-
-    def is_single(self, module: str) -> bool:
-        """Whether a module has one tensor."""
-        return len(self.modules[self.place[module]].leaves) == 1
 
     def value(self, variable: Variable, taken: Taken) -> NDArray[Any]:
         """Returns the value that a rule would give a variable.
