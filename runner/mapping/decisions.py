@@ -181,15 +181,39 @@ class Decisions:
 
     def apart(self, at: int) -> list[str]:
         """Returns the biases of a call that its module lacks, and a parameter elsewhere may be."""
-        taken = self.made[at].candidate.taken
-        kernels = {n for v, one in taken.items() if not self._is_bias(v) for n in one.tensors}
+        candidate = self.made[at].candidate
+        return [
+            name
+            for name in self._apart(candidate)
+            if candidate.taken[name].tensors or self._has_spare(at, name)
+        ]
+
+    def _apart(self, candidate: Candidate) -> list[str]:
+        """Returns the biases that are not of the module of the kernel."""
+        kernels = {
+            n for v, one in candidate.taken.items() if not self._is_bias(v) for n in one.tensors
+        }
         beside = {name for kernel in kernels for name in self._source.beside.get(kernel, ())}
         return [
             name
-            for name, one in taken.items()
+            for name, one in candidate.taken.items()
             if kernels and self._is_bias(name) and not {*one.tensors} & beside
-            if one.tensors or self._has_spare(at, name)
         ]
+
+    def alone(self, candidate: Candidate) -> Candidate:
+        """Returns a candidate without the biases that are not of its module."""
+        for name in self._apart(candidate):
+            missing = constant(self._variables[name])
+            if missing and candidate.taken[name].tensors:
+                candidate = self.with_one(candidate, name, missing)
+        return candidate
+
+    def with_biases(self, candidate: Candidate, known: Candidate) -> Candidate:
+        """Returns a candidate with the biases of another one, if its module has none."""
+        biases = [known.taken[name] for name in self._apart(known)]
+        for name, taken in zip(self._apart(candidate), biases, strict=False):
+            candidate = self.with_one(candidate, name, taken)
+        return candidate
 
     def _is_bias(self, name: str) -> bool:
         return ROLES.get(self._variables[name].leaf) == BIAS
@@ -397,8 +421,10 @@ class Decisions:
 
     def like(self, at: int, candidate: Candidate) -> Candidate | None:
         """Returns the candidate of a call that takes what another call's candidate does."""
-        wanted = candidate.expressions
-        return next((option for option in self.all(at) if option.expressions == wanted), None)
+        alone = self.alone(candidate)
+        wanted = alone.expressions
+        option = next((option for option in self.all(at) if option.expressions == wanted), None)
+        return self.with_biases(option, candidate) if option and alone is not candidate else option
 
     def laid_out(self, at: int, candidate: Candidate) -> dict[tuple[str, ...], Candidate]:
         """Returns layout -> the candidate of a call that takes another's tensors so."""

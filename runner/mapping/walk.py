@@ -279,6 +279,9 @@ class Walk:
                 agreement = current if decision.is_unrecorded else handed_on
                 known = not decision.is_hidden and agreement <= AGREES
                 seen = known or (decision.call in tested and current < NEAR)
+                # One that may be another layer agrees with other parameters then.
+                is_known = reader == OUTPUTS or bool(self._decisions.made[reader].by)
+                seen &= is_known or not decision.is_unrecorded
                 if seen and decision.call not in unclear:
                     decision.seen |= depends
                 if not self._decisions.mask(decision.call) & ~decision.seen:

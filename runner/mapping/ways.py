@@ -208,12 +208,21 @@ class Ways:
         """
         known = now[at]
         if not name:
+            alone = self._decisions.alone(known)
             for option in self._choices(self._decisions.made[at], now):
                 others = [one for one in now if one != at and now[one].shares(option)]
-                likes = [(one, self._decisions.like(one, known)) for one in others]
+                likes = [(one, self._decisions.like(one, alone)) for one in others]
                 moved = {one: like for one, like in likes if like and not like.shares(option)}
-                if option.key != known.key and len(moved) == len(others):
-                    yield {**now, at: option, **moved}
+                if option.key == known.key or len(moved) < len(others):
+                    continue
+                changes = {at: option, **moved}
+                # With the biases that are not of their modules, and without.
+                yield {**now, **changes}
+                stay = {
+                    call: self._decisions.with_biases(changes[call], now[call]) for call in changes
+                }
+                if stay != changes:
+                    yield {**now, **stay}
             return
         had = known.taken[name]
         for taken in self._decisions.singly(at, name):
