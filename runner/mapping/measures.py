@@ -124,12 +124,11 @@ class Measures:
 
     def _step(self, reader: int, best: Measured, parts: Sequence[tuple[int, str]]) -> Measured:
         """Returns the nearest way in which parts take something else, or the nearest before."""
-        ways: Iterable[Mapping[int, Candidate]] = [best.changes]
+        ways = [best.changes]
+        most = None if len(parts) == 1 else _MOST_OF_PAIR
         for part in parts:
-            most = None if len(parts) == 1 else _MOST_OF_PAIR
-            ways = itertools.chain.from_iterable(
-                itertools.islice(self.ways.steps(now, *part), most) for now in [*ways]
-            )
+            steps = (itertools.islice(self.ways.steps(now, *part), most) for now in ways)
+            ways = [*itertools.chain.from_iterable(steps)]
         for changes in ways:
             if best.relative <= AGREES or self._steps <= 0:
                 break

@@ -67,6 +67,7 @@ class Walk:
         self._calls = ModelCalls(model, forward, decisions, self._solve)
         self._branches = Branches(decisions, trials, self._calls, outputs)
         self._measures = Measures(decisions, trials, self._calls, outputs)
+        self._taken_from: set[int] = set()
 
     def run(self) -> float:
         """Decides on all variables; returns how far the outputs are in the end."""
@@ -169,6 +170,19 @@ class Walk:
         if is_recorded and not siblings and not rivals and is_near and is_whole:
             decision.by = self._decisions.path(at)
             del self._calls.held[at]
+
+    def _take_from_others(self, at: int) -> None:
+        """Forgets, once, the undecided layers that have what a layer has taken."""
+        candidate = self._decisions.made[at].candidate
+        others = {
+            other
+            for other, decision in self._decisions.made.items()
+            if other != at and not decision.by and decision.candidate.shares(candidate)
+        }
+        others -= self._taken_from
+        if not any(self._decisions.mask(o) & self._decisions.calls[at].depends for o in others):
+            self._taken_from |= others
+            self._branches.forget(others)
 
     def _compare_next(self, at: int, decision: Decision) -> None:
         """Compares the closest other candidate with the record that decided."""
@@ -327,3 +341,5 @@ class Walk:
                 )
         if reader in self._decisions.made and self._decisions.is_reader(reader):
             self._settle(reader)
+        if reader in self._decisions.made and self._decisions.made[reader].agrees:
+            self._take_from_others(reader)
