@@ -239,13 +239,14 @@ class _Proving:
                 added = self._along_channels(bias, module) if is_beside else None
                 yield Layer(module, path, layer, records, "", False, is_mixed=True, added=added)
 
-    def _along_channels(self, bias: Any, module: str) -> NDArray[Any]:
-        """Returns a bias along the axes of a module's record."""
-        value, outline = array_of(bias), self._reference.outlines[module]
-        is_first = outline.shape[1] == value.size and (
-            outline.shape[-1] != value.size or self._reference.channels_first
-        )
-        return value.reshape(-1, *(1,) * (outline.ndim - 2)) if is_first else value
+    def _along_channels(self, bias: Any, module: str) -> NDArray[Any] | None:
+        """Returns a bias along the axes of a module's record; None for another number of them."""
+        value, shape = array_of(bias), self._reference.outlines[module].shape
+        axes = {axis for axis in (1, len(shape) - 1) if shape[axis : axis + 1] == value.shape}
+        if not axes:
+            return None
+        axis = min(axes) if self._reference.channels_first else max(axes)
+        return value.reshape(-1, *(1,) * (len(shape) - 1 - axis))
 
     def _following(self, module: str) -> str:
         """Returns the module behind one, if it has no tensors; else an empty name."""
