@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -118,16 +120,23 @@ def test_a_data_loader_of_pytorch_trains_as_in_fit(tmp_path: Path) -> None:
     )
 
 
+def test_data_that_use_a_variable_of_another_device_train_as_in_fit(tmp_path: Path) -> None:
+    """In a process of two logical CPUs, also shuffled and resumed."""
+    command = [sys.executable, "-m", "tests.samples.other_device", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("masked", ["by the loss", "by sample weights"])
 def test_a_masked_loss_on_two_devices_trains_as_on_one(masked: str, tmp_path: Path) -> None:
     by_loss = masked == "by the loss"
     weights = {} if by_loss else {"sample_weight": (Y[:, 0] > 0).astype("float32")}
     loss = masked_per_example if by_loss else "mse"
     trained = []
-    for devices in (1, 2):
+    for devices in (["cpu:0"], ["cpu:0", "cpu:1"]):
         model = Case(lambda: small(layers.Dense(4), loss=loss), dict).compiled()
         arguments = {**ARRAYS, **weights, "epochs": 2, "overrides": {"devices": devices}}
-        _fit(model, tmp_path / str(devices), **arguments)
+        _fit(model, tmp_path / str(len(devices)), **arguments)
         trained.append(model.get_weights())
     for one, two in zip(*trained, strict=True):
         np.testing.assert_allclose(two, one, rtol=1e-5, atol=1e-6)
@@ -266,7 +275,9 @@ def test_a_run_says_which_random_numbers_begin_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     case = CASES[BEGINS_AGAIN]
-    _fit(case.compiled(), tmp_path, verbose=1, **case.arguments())
+    with tf.device("/cpu:0"):  # Data with a seed on a GPU are read again.
+        arguments = case.arguments()
+    _fit(case.compiled(), tmp_path, verbose=1, **arguments)
     printed = " ".join(capsys.readouterr().out.split())
     assert "sees other batches than one that was not interrupted: ReadVariableOp" in printed
 
