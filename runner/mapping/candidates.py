@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from runner.mapping.cuts import Cut, listed
 from runner.mapping.layouts import Shape, fits
@@ -22,6 +23,8 @@ _MOST_PARTS, _MOST_COMBINATIONS = 8, 400
 _MOST_OF_MODULE = 64
 # How many heads a matrix may have whose shape does not tell.
 _MOST_HEADS = 64
+# What a variable takes, and the module of that.
+_Option: TypeAlias = tuple[Taken, str | None]
 
 
 @dataclass(frozen=True)
@@ -269,9 +272,9 @@ def _recurrent(variables: Sequence[Variable], source: RecordedCheckpoint) -> lis
 def _of_many(variables: Sequence[Variable], source: RecordedCheckpoint) -> list[Candidate]:
     """Returns candidates that several modules make up, or parameters without one."""
     # A constant is of no module; parameters of the whole model are of one without a name.
-    options: list[list[tuple[Taken, str | None]]] = []
+    options: list[list[_Option]] = []
     for variable in variables:
-        several: list[tuple[Taken, str | None]] = [
+        several: list[_Option] = [
             (Taken((leaf.name,), *way), module.name)
             for module in source.modules
             for leaf in module.leaves.values()
@@ -282,20 +285,36 @@ def _of_many(variables: Sequence[Variable], source: RecordedCheckpoint) -> list[
         # Parameters without a record of their own first.
         several.sort(key=lambda option: option[1] is not None and source.has_record([option[1]]))
         options.append(several)
-    # Close in the file, before far apart.
-    combinations = sorted(
-        itertools.islice(itertools.product(*options), 50 * _MOST_COMBINATIONS),
-        key=lambda some: _spread([source.place[one] for _, one in some if one is not None]),
-    )
     result = []
-    for some in combinations:
-        if _are_apart([taken for taken, _ in some if taken.tensors]):
-            taken = {v.name: t for v, (t, _) in zip(variables, some, strict=True)}
-            modules = tuple(dict.fromkeys(one for _, one in some if one is not None))
-            result.append(Candidate(taken, modules))
-        if len(result) == _MOST_COMBINATIONS:
-            break
+    for some in _closest(options, source)[:_MOST_COMBINATIONS]:
+        taken = {v.name: t for v, (t, _) in zip(variables, some, strict=True)}
+        modules = tuple(dict.fromkeys(one for _, one in some if one is not None))
+        result.append(Candidate(taken, modules))
     return result
+
+
+def _closest(
+    options: Sequence[Sequence[_Option]], source: RecordedCheckpoint
+) -> list[tuple[_Option, ...]]:
+    """Returns combinations of different tensors, those close in the file before far apart.
+
+    There are some for each option of the first variable.
+    """
+    first, *others = options
+    most = max(2, _MOST_COMBINATIONS // max(1, len(first)))
+    width = int((50 * most) ** (1 / max(1, len(others)))) + 1
+    result: list[tuple[_Option, ...]] = []
+
+    def spread(some: Sequence[_Option]) -> int:
+        places = [source.place[module] for _, module in some if module is not None]
+        return max(places) - min(places) if places else 0
+
+    for option in first:
+        near = [sorted(some, key=lambda one: spread([option, one]))[:width] for some in others]
+        combinations = sorted(itertools.product([option], *near), key=spread)
+        apart = (s for s in combinations if _are_apart([taken for taken, _ in s if taken.tensors]))
+        result += itertools.islice(apart, most)
+    return sorted(result, key=spread)
 
 
 def _are_apart(some: Sequence[Taken]) -> bool:
@@ -312,10 +331,6 @@ def _are_apart(some: Sequence[Taken]) -> bool:
 
 # The number of a part.
 _PART = re.compile(r"(split\(\d+, )\d+|(?<=\[)[\d:, ]+(?=\])")
-
-
-def _spread(places: Sequence[int]) -> int:
-    return max(places) - min(places) if places else 0
 
 
 def _blocks(variable: Variable, shape: Shape) -> Iterator[tuple[str, str]]:

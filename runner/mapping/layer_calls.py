@@ -95,7 +95,11 @@ class ModelCalls:
         """Returns the record that a layer hands on, or what it computes."""
         decision = self._decisions.made.get(at)
         clean = not self._calls[at].depends & self._dirty
-        if decision is None or decision.handed_on is None or not clean:
+        inner = range(at + 1, self._calls[at].end)
+        is_needed = self._stop in inner or any(
+            self._calls[one].variables and one not in self._decisions.made for one in inner
+        )
+        if decision is None or decision.handed_on is None or not clean or is_needed:
             return run()
         record = keras.ops.convert_to_tensor(np.ascontiguousarray(decision.handed_on()))
         if self._calls[at].outputs == 1:

@@ -184,7 +184,13 @@ class Ways:
             some += self.rivals(at, decision.candidate)
             some += [*self._other_divisions(decision), *self._alike(decision)]
         else:
-            some = self._decisions.in_order(at, calls)
+            known = decision.candidate.taken
+            seen = self._decisions.seen(at)
+            some = [
+                option
+                for option in self._decisions.in_order(at, calls)
+                if all(option.taken[name] == known[name] for name in seen)
+            ]
         return [option for option in some if not self._decisions.is_taken(option, {*calls})]
 
     def parts(self, group: Sequence[Decision], reader: int) -> Iterator[tuple[int, str]]:
