@@ -233,11 +233,18 @@ class _Proving:
         mixed = mixed_modules(records, self._tensors, rest)
         for path, modules in mixed.items():
             layer = self._layers[path]
-            for module, variables in modules.items() if _is_leaf(layer) else ():
-                bias = getattr(layer, "bias", None)
-                is_beside = bias is not None and self._names.get(id(bias)) not in variables
-                added = self._along_channels(bias, module) if is_beside else None
-                yield Layer(module, path, layer, records, "", False, is_mixed=True, added=added)
+            bias = getattr(layer, "bias", None)
+            name = self._names.get(id(bias), "")
+            added = {
+                module: self._along_channels(bias, module)
+                for module, variables in modules.items()
+                if bias is not None and name not in variables
+            }
+            # A module that computes several layers at once has no record of one.
+            is_one = _is_leaf(layer) and all(value is not None for value in added.values())
+            for module in modules if is_one else ():
+                bias = added.get(module)
+                yield Layer(module, path, layer, records, "", False, is_mixed=True, added=bias)
 
     def _along_channels(self, bias: Any, module: str) -> NDArray[Any] | None:
         """Returns a bias along the axes of a module's record; None for another number of them."""

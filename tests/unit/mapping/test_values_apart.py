@@ -1,0 +1,228 @@
+"""A reference decides on tensors of one layer that lie in several modules, or move together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from keras import layers
+
+import runner
+from tests.architectures.test_architectures import difference
+from tests.unit.mapping.test_values import Arrays, Scale, attention, recorded, written
+
+
+def decided(build: Callable[[], keras.Model], folder: Path, files: tuple[Path, Path]) -> None:
+    """Asserts that a map of a new model is certain, proven and right."""
+    keras.utils.set_random_seed(3)
+    model = build()
+    proposal = runner.propose(model, files[0], reference=files[1])
+    assert [*proposal.doubts()] == []
+    runner.warm_start(model, proposal.scaffolds)
+    assert difference(model, files[1]) < 1e-5
+
+
+def with_values(build: Callable[[], keras.Model]) -> tuple[keras.Model, Arrays]:
+    """A model with random values, and these."""
+    random, model = np.random.default_rng(1), build()
+    for variable in model.variables:
+        variable.assign(random.uniform(-1, 1, variable.shape))
+    return model, {v.path: v.numpy() for v in model.variables}
+
+
+def blocks() -> keras.Model:
+    """Attention and a scale of its output."""
+    x = keras.Input((5, 6))
+    y = x + Scale(name="scale")(attention(layers.LayerNormalization(epsilon=1e-5, name="norm")(x)))
+    return keras.Model(x, layers.Dense(3, name="head")(y))
+
+
+@pytest.mark.parametrize("is_recorded", [True, False])
+@pytest.mark.parametrize(("q", "v"), [("q_bias", "v_bias"), ("p1", "p0")])
+def test_biases_beside_a_fused_kernel_are_found(
+    is_recorded: bool, q: str, v: str, tmp_path: Path
+) -> None:
+    """BEiT adds them behind the projection, or calls a function with both (no record)."""
+    model, values = with_values(blocks)
+    for variable in model.variables:
+        if variable.path == "k/bias":
+            variable.assign(np.zeros(6))
+    x = np.random.default_rng(0).normal(size=(4, 5, 6)).astype(np.float32)
+    reference = recorded(model, x)
+    normed = reference["activations/norm"]
+    qkv = np.concatenate([values[f"{n}/kernel"] for n in "qkv"], 1)
+    record = {"activations/attn.qkv": normed @ qkv} if is_recorded else {}
+    tensors = {
+        "norm.weight": values["norm/gamma"], "norm.bias": values["norm/beta"],
+        f"attn.{q}": values["q/bias"], f"attn.{v}": values["v/bias"], "attn.qkv.weight": qkv.T,
+        "attn.proj.weight": values["o/kernel"].T, "attn.proj.bias": values["o/bias"],
+        "gamma": values["scale/gamma"],
+        "head.weight": values["head/kernel"].T, "head.bias": values["head/bias"],
+    }  # fmt: skip
+    out = reference["activations/o"]
+    records = {
+        "inputs": x, "outputs": reference["outputs"], "activations/norm": normed, **record,
+        "activations/attn.proj": out, "activations/attn": out,
+        "activations/head": reference["activations/head"], "metadata": reference["metadata"],
+    }  # fmt: skip
+    decided(blocks, tmp_path, written(tmp_path, tensors, records))
+
+
+def convolved() -> keras.Model:
+    x = keras.Input((5, 5, 3))
+    y = x
+    for name in "ab":
+        y = keras.ops.leaky_relu(layers.Conv2D(6, 3, padding="same", name=name)(y)) * 1.5
+    y = layers.Dense(6, "tanh", name="hidden")(keras.ops.mean(y, (1, 2)))
+    return keras.Model(x, layers.Dense(3, name="head")(y))
+
+
+def test_a_bias_of_the_module_behind_a_convolution_is_found_and_proven(tmp_path: Path) -> None:
+    """The module of the kernel computes without it, that of the bias goes on."""
+    model, values = with_values(convolved)
+    x = np.random.default_rng(0).normal(size=(4, 5, 5, 3)).astype(np.float32)
+    reference = recorded(model, x)
+
+    def first(array: Any) -> Any:
+        return np.moveaxis(np.asarray(array), -1, 1)
+
+    tensors, records = {}, {"inputs": first(x), "outputs": reference["outputs"]}
+    for name in "ab":
+        bias, out = values[f"{name}/bias"], reference[f"activations/{name}"]
+        tensors[f"conv_{name}.weight"] = values[f"{name}/kernel"].transpose(3, 2, 0, 1)
+        tensors[f"act_{name}.bias"] = bias
+        records[f"activations/conv_{name}"] = first(out - bias)
+        records[f"activations/act_{name}"] = first(keras.ops.leaky_relu(out) * 1.5)
+    tensors |= {
+        "fc.weight": values["hidden/kernel"].T, "fc_bias": values["hidden/bias"],
+        "head.weight": values["head/kernel"].T, "head.bias": values["head/bias"],
+    }  # fmt: skip
+    hidden = np.arctanh(np.clip(reference["activations/hidden"], -0.9999999, 0.9999999))
+    records["activations/fc"] = hidden - values["hidden/bias"]
+    records["activations/head"] = reference["activations/head"]
+    records["metadata"] = np.array('{"layout": "channels_first"}')
+    decided(convolved, tmp_path, written(tmp_path, tensors, records))
+
+
+class Shifts(layers.Layer):
+    """Mixtures with the step before, by a factor each."""
+
+    def __init__(self, count: int, **options: Any) -> None:
+        super().__init__(**options)
+        self.count = count
+
+    def build(self, shape: Any) -> None:
+        self.factors = [self.add_weight(name=f"f{n}", shape=shape[-1:]) for n in range(self.count)]
+
+    def call(self, x: Any) -> Any:
+        before = keras.ops.roll(x, 1, axis=1)
+        return [x * factor + before * (1 - factor) for factor in self.factors]
+
+
+def timed() -> keras.Model:
+    """Three alike branches of a mixture and its projection, which are told apart at their end."""
+    y = x = keras.Input((5, 6))
+    for at in range(2):
+        parts = zip("krv", Shifts(3, name=f"{at}_mix")(y), strict=True)
+        k, r, v = (layers.Dense(6, name=f"{at}_{name}")(z) for name, z in parts)
+        y = y + layers.Dense(6, name=f"{at}_o")(keras.ops.sigmoid(r) * keras.ops.tanh(k) + 0.5 * v)
+    return keras.Model(x, layers.Dense(3, name="head")(y))
+
+
+def gated() -> keras.Model:
+    """A gate that half of the wider kernel could be, with the other mixture."""
+    x = keras.Input((5, 6))
+    one, two = Shifts(2, name="mix")(x)
+    gate = layers.Dense(6, "sigmoid", use_bias=False, name="gate")(one)
+    key = layers.Dense(12, "relu", use_bias=False, name="key")(two)
+    y = x + gate * layers.Dense(6, use_bias=False, name="value")(key**2)
+    return keras.Model(x, layers.Dense(3, name="head")(y))
+
+
+# The mixtures in the order of the file, and the projections.
+@pytest.mark.parametrize(
+    ("build", "names"),
+    [
+        (timed, {"f0": "time_mix_v", "f1": "time_mix_k", "f2": "time_mix_r",
+                 "k": "value", "r": "key", "v": "receptance", "o": "output"}),
+        (timed, {"f0": "p2", "f1": "p0", "f2": "p1", "k": "m3", "r": "m1", "v": "m2", "o": "m0"}),
+        (gated, {"f0": "p1", "f1": "p0", "gate": "a", "key": "b", "value": "c"}),
+    ],
+)  # fmt: skip
+def test_a_mixture_and_its_reader_are_exchanged_together(
+    build: Callable[[], keras.Model], names: dict[str, str], tmp_path: Path
+) -> None:
+    model, values = with_values(build)
+    x = np.random.default_rng(0).normal(size=(4, 5, 6)).astype(np.float32)
+    reference = recorded(model, x)
+
+    def spelled(path: str) -> str:
+        layer, _, leaf = path.rpartition("/")
+        block, _, part = layer.rpartition("_")
+        end = {"kernel": "weight"}.get(leaf, leaf)
+        inner = names[leaf] if part == "mix" else f"{names.get(part, part)}.{end}"
+        return f"blocks.{block or 0}.{inner}" if part != "head" else inner
+
+    tensors = {
+        spelled(path): value.T if path.endswith("kernel") else value
+        for path, value in sorted(values.items(), key=lambda item: spelled(item[0]))
+    }
+    records = {
+        f"activations/{spelled(key.partition('/')[2] + '/x').removesuffix('.x')}"
+        if "/" in key
+        else key: value
+        for key, value in reference.items()
+        if not key.endswith("mix")
+    }
+    # As PyTorch records them, without the activation.
+    for path, value in values.items():
+        layer, _, leaf = path.rpartition("/")
+        if build is gated and leaf == "kernel" and layer in ("gate", "key"):
+            factor = values[f"mix/{'f0' if layer == 'gate' else 'f1'}"]
+            mixed = x * factor + np.roll(x, 1, axis=1) * (1 - factor)
+            records[f"activations/blocks.0.{names[layer]}"] = mixed @ value
+    decided(build, tmp_path, written(tmp_path, tensors, records))
+
+
+class Adapted(layers.Layer):
+    """A dense layer with an adapter of two matrices."""
+
+    def build(self, shape: Any) -> None:
+        size = shape[-1]
+        self.kernel = self.add_weight(name="kernel", shape=(size, size))
+        self.bias = self.add_weight(name="bias", shape=(size,))
+        self.down = self.add_weight(name="down", shape=(size, 2))
+        self.up = self.add_weight(name="up", shape=(2, size))
+
+    def call(self, x: Any) -> Any:
+        return x @ self.kernel + self.bias + x @ self.down @ self.up
+
+
+def adapted() -> keras.Model:
+    y = x = keras.Input((5, 6))
+    for at in range(3):
+        q, v = (Adapted(name=f"{at}_{name}")(y) for name in "qv")
+        y = layers.Dense(6, name=f"{at}_o")(keras.ops.tanh(q) * v)
+    return keras.Model(x, layers.Dense(3, name="head")(y))
+
+
+def test_adapters_of_several_layers_are_found_whole(tmp_path: Path) -> None:
+    model, values = with_values(adapted)
+    x = np.random.default_rng(0).normal(size=(4, 5, 6)).astype(np.float32)
+    ends = {"kernel": "base.weight", "bias": "base.bias", "down": "A.weight", "up": "B.weight"}
+
+    def spelled(path: str) -> str:
+        layer, _, leaf = path.rpartition("/")
+        name = f"layers.{layer.replace('_', '.')}" if "_" in layer else layer
+        return f"{name}.{ends[leaf] if layer[-1] in 'qv' else ends[leaf].partition('.')[2]}"
+
+    tensors = {spelled(p): v.T if v.ndim > 1 else v for p, v in values.items()}
+    records = {
+        f"activations/layers.{key.partition('/')[2].replace('_', '.')}" if "_" in key else key: a
+        for key, a in recorded(model, x).items()
+    }
+    decided(adapted, tmp_path, written(tmp_path, tensors, records))
