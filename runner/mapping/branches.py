@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from runner.mapping.candidates import Candidate
-from runner.mapping.decisions import AGREES, OUTPUTS, Decisions
+from runner.mapping.decision import AGREES
+from runner.mapping.decisions import OUTPUTS, Decisions
 from runner.mapping.layer_calls import ContradictedError, ModelCalls, PauseError
 from runner.mapping.trials import Trials
 

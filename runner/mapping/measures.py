@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from runner.mapping.candidates import Candidate
-from runner.mapping.decisions import AGREES, OUTPUTS, Decision, Decisions
+from runner.mapping.decision import AGREES, Decision
+from runner.mapping.decisions import OUTPUTS, Decisions
 from runner.mapping.layer_calls import ModelCalls
 from runner.mapping.trials import Trials, Tried
 from runner.mapping.ways import Ways
@@ -110,13 +111,13 @@ class Measures:
         best = self._measured(reader, before)
         while best.relative > AGREES and self._steps > 0:
             start = best.relative
-            single = ([part] for part in parts)
+            single = ((part,) for part in parts)
             # Two that come nearer together alone: few things are a parameter without a layer.
             pairs = itertools.combinations((part for part in parts if part[1]), 2)
-            for some in itertools.chain(single, pairs):
-                if len(some) > 1 and best.relative < start:
+            for together in itertools.chain(single, pairs):
+                if len(together) > 1 and best.relative < start:
                     break
-                best = self._step(reader, best, some)
+                best = self._step(reader, best, together)
             if best.relative >= start:
                 break
         changed = {c: o for c, o in best.changes.items() if o.key != before[c].key}

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from runner.mapping.candidates import Candidate
 from runner.mapping.cuts import Cut
 from runner.mapping.dataflow import LayerCall
-from runner.mapping.decisions import AGREES
+from runner.mapping.decision import AGREES
 from runner.mapping.layouts import Shape
 from runner.mapping.source import RecordedCheckpoint, Variable
 from runner.planning.comparison import arrangements, difference

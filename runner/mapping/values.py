@@ -11,7 +11,8 @@ from runner.checkpoints.reader import CheckpointReader
 from runner.errors import ConfigError, described_type
 from runner.mapping.correspondence import Computed, Correspondence, Pair
 from runner.mapping.dataflow import trace
-from runner.mapping.decisions import Decision, Decisions
+from runner.mapping.decision import Decision
+from runner.mapping.decisions import Decisions
 from runner.mapping.layouts import Shape
 from runner.mapping.module_fitting import Taken
 from runner.mapping.source import RecordedCheckpoint, Variable

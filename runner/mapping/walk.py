@@ -17,15 +17,8 @@ from typing import Any
 
 from runner.mapping.branches import Branches
 from runner.mapping.candidates import Candidate
-from runner.mapping.decisions import (
-    AGREES,
-    MARGIN,
-    NEAR,
-    OUTPUTS,
-    Decision,
-    Decisions,
-    is_clear,
-)
+from runner.mapping.decision import AGREES, MARGIN, NEAR, Decision, is_clear
+from runner.mapping.decisions import OUTPUTS, Decisions
 from runner.mapping.layer_calls import ContradictedError, ModelCalls, PauseError
 from runner.mapping.measures import MOST_WAYS, Measures
 from runner.mapping.source import RecordedCheckpoint

@@ -9,7 +9,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from runner.mapping.candidates import Candidate
-from runner.mapping.decisions import AGREES, Decision, Decisions
+from runner.mapping.decision import AGREES, Decision
+from runner.mapping.decisions import Decisions
 from runner.mapping.modules import ROLES
 from runner.mapping.trials import Trials
 
