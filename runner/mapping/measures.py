@@ -18,6 +18,8 @@ from runner.mapping.ways import Ways
 MOST_WAYS, _MOST_AGAIN = 160, 6
 # How many ways are tried in a row without success, and how many steps.
 _BUDGET, _MOST_STEPS = 2 * MOST_WAYS, 4 * MOST_WAYS
+# What one of two parts that change together may take.
+_MOST_OF_PAIR = 8
 
 
 class Measured(NamedTuple):
@@ -106,20 +108,33 @@ class Measures:
         # Few things are a parameter without a layer; a layer may be a part of any larger tensor.
         parts = sorted(self.ways.parts(group, reader), key=lambda part: not part[1])
         best = self._measured(reader, before)
-        while best.relative > AGREES:
+        while best.relative > AGREES and self._steps > 0:
             start = best.relative
-            for at, name in parts:
-                steps = self.ways.steps(best.changes, at, name)
-                for changes in itertools.islice(steps, max(0, self._steps)):
-                    self._steps -= 1
-                    measured = self._measured(reader, changes)
-                    if measured.relative < best.relative:
-                        best = measured
-                    if best.relative <= AGREES:
-                        changed = {c: o for c, o in changes.items() if o.key != before[c].key}
-                        return best._replace(changes=changed)
+            single = ([part] for part in parts)
+            # Two that come nearer together alone: few things are a parameter without a layer.
+            pairs = itertools.combinations((part for part in parts if part[1]), 2)
+            for some in itertools.chain(single, pairs):
+                if len(some) > 1 and best.relative < start:
+                    break
+                best = self._step(reader, best, some)
             if best.relative >= start:
                 break
+        changed = {c: o for c, o in best.changes.items() if o.key != before[c].key}
+        return best._replace(changes=changed)
+
+    def _step(self, reader: int, best: Measured, parts: Sequence[tuple[int, str]]) -> Measured:
+        """Returns the nearest way in which parts take something else, or the nearest before."""
+        ways = [best.changes]
+        most = None if len(parts) == 1 else _MOST_OF_PAIR
+        for part in parts:
+            steps = (itertools.islice(self.ways.steps(now, *part), most) for now in ways)
+            ways = [*itertools.chain.from_iterable(steps)]
+        for changes in ways:
+            if best.relative <= AGREES or self._steps <= 0:
+                break
+            self._steps -= 1
+            measured = self._measured(reader, changes)
+            best = min(best, measured, key=lambda one: one.relative)
         return best
 
     def _measured(self, reader: int, changes: Mapping[int, Candidate]) -> Measured:
