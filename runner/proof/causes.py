@@ -118,29 +118,28 @@ class Change:
 
 def with_causes(
     compared: Sequence[Comparison], readers: Iterable[Reader], module_of: Callable[[str], str]
-) -> tuple[list[Comparison], dict[str, list[str]]]:
+) -> tuple[list[Comparison], list[str]]:
     """Returns comparisons, with the layers whose tensors make readers differ before these.
 
     Args:
       compared: the comparisons.
-      readers: what differs or might be closer.
+      readers: what differs or might be closer. Behind a difference without a cause, none is sought.
       module_of: returns the module whose tensors a layer has.
 
     Returns:
-      The comparisons; and the path of a layer that differs for another reason, or nothing for
-      outputs -> the layers that reach it and are not shown to be right by a record.
+      The comparisons; and the layers that reach the first difference without a record of their own,
+      if it has no cause.
     """
-    layers, unexplained, named = [*compared], dict[str, list[str]](), set[str]()
+    layers, named = [*compared], set[str]()
     for reader in readers:
         of = reader.compared
         if of.layer and of not in layers:
             continue
         change, reaching = reader.cause()
-        if change is None:
-            unexplained |= {} if of.agrees else {of.layer: reaching}
-            continue
+        if change is None and not of.agrees:
+            return layers, [] if named else reaching
         # Several may read them; the first one tells.
-        if named & change.layers.keys():
+        if change is None or named & change.layers.keys():
             continue
         named |= change.layers.keys()
         reason = f"once that is undone, {of.layer or 'the output'} agrees"
@@ -158,7 +157,7 @@ def with_causes(
             for some in (layers[:at], layers[at:])
         )
         layers = [*before, *guilty, *after]
-    return layers, unexplained
+    return layers, []
 
 
 def _changes(layers: Mapping[str, Sequence[Any]]) -> Iterator[Change]:

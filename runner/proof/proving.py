@@ -43,9 +43,8 @@ from runner.proof.source_modules import counterparts, mixed_modules, of_module
 
 # Below this part of the tolerance, differences are roundings.
 ROUNDING = LOCAL / 10
-# How many changes of tensors are tried for the first layer that differs, for outputs, which need
-# the whole model each time, and for layers that read others side by side.
-_MOST, _MOST_OF_OUTPUTS, _MOST_OF_SIBLINGS = 200, 120, 12
+# How many changes of tensors are tried for what differs, and for what might be closer.
+_MOST, _MOST_OF_SIBLINGS = 120, 12
 
 
 def prove(
@@ -118,7 +117,7 @@ class _Proving:
             if all(one.agrees for one in compared_outputs) and compared_outputs:
                 compared = [one for one in compared if not self._is_of_another_place(one)]
             readers = self._readers(compared, local, compared_outputs, inputs)
-            layers, unexplained = with_causes(compared, readers, self._module_of)
+            layers, reaching = with_causes(compared, readers, self._module_of)
         proof = Proof(
             reference=reference.path,
             digest=reference.digest,
@@ -134,7 +133,6 @@ class _Proving:
             return replace(proof, findings=common_settings(settings))
         first = proof.first_difference
         lines = [*settings[first.layer], *self._flatten_order(first, inputs)] if first else []
-        reaching = unexplained.get(first.layer if first else "", [])
         lines += unproven([path for path in reaching if not first or path != first.layer])
         return replace(proof, findings=(*lines, *(self._origins(first) if first else ())))
 
@@ -167,22 +165,23 @@ class _Proving:
         outputs: Sequence[Comparison],
         inputs: Any,
     ) -> Iterator[Reader]:
-        """Yields the layers, and the output, that tensors of others may have made differ."""
+        """Yields the layers, or the outputs, that tensors of others may have made differ."""
         variables = {path: self._variables_of(layer) for path, layer in self._layers.items()}
         variables = {path: some for path, some in variables.items() if some}
         siblings = {path: some for path, some in variables.items() if path in local.siblings}
         proven = local.proven(compared)
         suspects = {path: some for path, some in variables.items() if path not in proven}
-        first = next((one for one in (*compared, *outputs) if not one.agrees), None)
         rounding = ROUNDING * TOLERANCES[self._dtype]
         for one in compared:
-            if one.relative > rounding and one.note in ("", NOT_FINITE):
-                some, most = (suspects, _MOST) if one is first else (siblings, _MOST_OF_SIBLINGS)
+            if one.note not in ("", NOT_FINITE):
+                return
+            if one.relative > rounding:
+                some, most = (siblings, _MOST_OF_SIBLINGS) if one.agrees else (suspects, _MOST)
                 yield Reader(one, partial(local.run, one), local.tolerance, some, most)
-        if first and first in outputs:
-            run = partial(self._run, inputs)
-            output = replace(first, layer="")
-            yield Reader(output, run, self._tolerance, suspects, _MOST_OF_OUTPUTS)
+        for one in outputs:
+            if not one.agrees and all(layer.agrees for layer in compared):
+                run, output = partial(self._run, inputs), replace(one, layer="")
+                yield Reader(output, run, self._tolerance, suspects, _MOST)
 
     def _run(self, inputs: Any, _: Collection[str]) -> Values:
         """Returns the outputs with the model's present values, and what was recorded of them."""
