@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ TOLERANCES = {"bfloat16": 5e-2, "float16": 1e-2, "float32": 5e-5, "float64": 1e-
 # A layer that gets the recorded inputs is compared by a fifth: right layers then agree within 2e-6,
 # BERT's with an approximated GELU differ by 1.5e-5.
 LOCAL = 0.2
+NOT_FINITE = "the model computes NaN or infinity"
 
 
 @dataclass(frozen=True)
@@ -164,18 +165,55 @@ def compare(
       tolerance: the largest relative difference that agrees.
       activation: what the layer computes last and the source may compute after the module.
     """
-    arranged = arrangements(expected, value.shape)
-    arranged += [np.asarray(activation(array)) for array in arranged] if activation else []
-    differences = [difference(value, array) for array in arranged]
+    known = [array for _, array in arranged(expected, value.shape, activation)]
+    differences = [difference(value, array) for array in known]
     relative, absolute = min(differences, default=(math.inf, math.inf))
     # Of a source that computes more, only agreement counts.
     is_longer = expected.size > value.size and expected.ndim == value.ndim
     is_longer &= expected.shape[:1] == value.shape[:1]
-    if not arranged or (is_longer and relative > tolerance):
+    if not known or (is_longer and relative > tolerance):
         note = f"shapes differ, {[*value.shape]} from {[*expected.shape]} in the source"
         return Comparison(module, layer, math.inf, math.inf, agrees=False, note=note)
-    note = "" if math.isfinite(relative) else "the model computes NaN or infinity"
+    note = "" if math.isfinite(relative) else NOT_FINITE
     return Comparison(module, layer, absolute, relative, relative <= tolerance, note)
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """One of the `arrangements` of a recorded array, and what is computed behind it, if anything.
+
+    Attributes:
+      shape: the shape that the array gets.
+      number: which of the arrangements it is.
+      after: what the layer computes last and the source after the module.
+    """
+
+    shape: tuple[int, ...]
+    number: int
+    after: Callable[[NDArray[Any]], Any] | None
+
+    def of(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Returns an array in this arrangement."""
+        moved = arrangements(array, self.shape)[self.number]
+        return np.asarray(self.after(moved)) if self.after else moved
+
+
+def arranged(
+    array: NDArray[Any], shape: tuple[int, ...], activation: Callable[[NDArray[Any]], Any] | None
+) -> Iterator[tuple[Arrangement, NDArray[Any]]]:
+    """Yields the arrangements that give a recorded array a shape, and the array in them."""
+    for number, moved in enumerate(arrangements(array, shape)):
+        yield Arrangement(shape, number, None), moved
+        if activation:
+            yield Arrangement(shape, number, activation), np.asarray(activation(moved))
+
+
+def closest(
+    array: NDArray[Any], value: NDArray[Any], activation: Callable[[NDArray[Any]], Any] | None
+) -> NDArray[Any]:
+    """Returns a recorded array in the arrangement in which it is closest to a value."""
+    known = (one for _, one in arranged(array, value.shape, activation))
+    return min(known, key=lambda one: difference(value, one))
 
 
 def arrangements(array: NDArray[Any], shape: tuple[int, ...]) -> list[NDArray[Any]]:

@@ -3,7 +3,7 @@
 - `proving`: `prove`, the door.
 - `reference`: the recording of the source; `feeding`: gives a model the recorded inputs.
 - `source_modules`: the layers that hold a module's tensors; `local_comparison`: compares each one
-  on recorded inputs; `exchanges`: which two have each other's tensors.
+  on recorded inputs; `causes`: which tensors make one differ, of its own or of others.
 - `findings`: why a layer differs.
 
 It rests on `planning`, for the tensors of the layers and for `Proof`, what a proof says.

@@ -16,6 +16,7 @@ from runner.console import plural
 from runner.planning.plan import Assignment, RestorationPlan
 
 _CONFIG = "config.json"
+_NAMED = 8
 # Setting -> its names in a module, in a `config.json`, and in a Keras layer.
 _SETTINGS = {
     "epsilon": (
@@ -104,6 +105,13 @@ def common_settings(lines: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
     """Returns each of the layers' lines once, with the number of layers."""
     counts = Counter(line for some in lines.values() for line in some)
     return tuple(f"{line} ({plural(count, 'layer')})" for line, count in counts.items())
+
+
+def unproven(layers: Sequence[str]) -> Iterator[str]:
+    """Yields a line with layers that reach a difference and that no record shows to be right."""
+    if layers:
+        names = ", ".join(layers[:_NAMED]) + ", ..." * (len(layers) > _NAMED)
+        yield f"the cause may also be in what reaches it without a record of its own: {names}"
 
 
 def origins_of_variables(

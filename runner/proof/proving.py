@@ -16,10 +16,18 @@ from numpy.typing import NDArray
 
 from runner.errors import ConfigError, described_type, ranked
 from runner.internals.keras import layers_of, recorded_calls, replaced_calls
-from runner.planning.comparison import LOCAL, TOLERANCES, Comparison, Proof, compare
+from runner.planning.comparison import (
+    LOCAL,
+    NOT_FINITE,
+    TOLERANCES,
+    Comparison,
+    Proof,
+    closest,
+    compare,
+)
 from runner.planning.model_variables import keras_variables
 from runner.planning.plan import RestorationPlan
-from runner.proof.exchanges import Reader, with_exchanges
+from runner.proof.causes import Reader, Values, with_causes
 from runner.proof.feeding import array_of, by_name, model_inputs, recorded_names
 from runner.proof.findings import (
     channels_first_flattened,
@@ -27,10 +35,16 @@ from runner.proof.findings import (
     differing_settings,
     origins_of_variables,
     source_config,
+    unproven,
 )
 from runner.proof.local_comparison import NEAR, Layer, LocalComparison
 from runner.proof.reference import Reference, read_reference
 from runner.proof.source_modules import counterparts, mixed_modules, of_module
+
+# Below this part of the tolerance, differences are roundings.
+ROUNDING = LOCAL / 10
+# How many changes of tensors are tried for what differs, and for what might be closer.
+_MOST, _MOST_OF_SIBLINGS = 120, 12
 
 
 def prove(
@@ -102,7 +116,8 @@ class _Proving:
             compared = sorted(local.compared(), key=self._is_of_another_place)
             if all(one.agrees for one in compared_outputs) and compared_outputs:
                 compared = [one for one in compared if not self._is_of_another_place(one)]
-            layers = tuple(self._explained(compared, local, compared_outputs, inputs))
+            readers = self._readers(compared, local, compared_outputs, inputs)
+            layers, reaching = with_causes(compared, readers, self._module_of)
         proof = Proof(
             reference=reference.path,
             digest=reference.digest,
@@ -110,15 +125,16 @@ class _Proving:
             dtype=self._dtype,
             tolerance=self._tolerance,
             outputs=compared_outputs,
-            layers=layers,
+            layers=tuple(layers),
             modules=len(reference.activations),
         )
         settings = {layer.layer: self._settings(layer) for layer in layers}
-        first = proof.first_difference
-        if proof.agrees or not first:
+        if proof.agrees:
             return replace(proof, findings=common_settings(settings))
-        lines = [*settings[first.layer], *self._flatten_order(first, inputs), *self._origins(first)]
-        return replace(proof, findings=tuple(lines))
+        first = proof.first_difference
+        lines = [*settings[first.layer], *self._flatten_order(first, inputs)] if first else []
+        lines += unproven([path for path in reaching if not first or path != first.layer])
+        return replace(proof, findings=(*lines, *(self._origins(first) if first else ())))
 
     def _called(self, inputs: Any) -> tuple[dict[int, int], Any]:
         """Calls the model; returns the rank of each layer's output, by `id`, and its outputs."""
@@ -142,33 +158,40 @@ class _Proving:
         is_own = not type(self._layers[compared.layer]).__module__.startswith("keras.")
         return is_own and not compared.agrees and compared.relative > NEAR and not compared.note
 
-    def _explained(
+    def _readers(
         self,
-        compared: list[Comparison],
+        compared: Sequence[Comparison],
         local: LocalComparison,
         outputs: Sequence[Comparison],
         inputs: Any,
-    ) -> Iterable[Comparison]:
-        """Returns comparisons, with the exchange of tensors that explains the first difference."""
-        first = next((one for one in (*compared, *outputs) if not one.agrees), None)
-        if first is None or not self._tensors:
-            return compared
-
-        def of_outputs(changed: Collection[str]) -> float:
-            again = self._compared_outputs(self._part(inputs, training=False))
-            return max(one.relative for one in again)
-
-        if any(one is first for one in compared):
-            reader = Reader(first, partial(local.relative, first), local.tolerance)
-        else:
-            reader = Reader(replace(first, layer=""), of_outputs, self._tolerance)
+    ) -> Iterator[Reader]:
+        """Yields the layers, or the outputs, that tensors of others may have made differ."""
         variables = {path: self._variables_of(layer) for path, layer in self._layers.items()}
         variables = {path: some for path, some in variables.items() if some}
-        modules = {
-            path: re.sub(r"[./][^./]*$", "", self._tensors[self._names[id(some[0])]][0][0])
-            for path, some in variables.items()
-        }
-        return with_exchanges(compared, reader, variables, modules, parts=local.parts)
+        siblings = {path: some for path, some in variables.items() if path in local.siblings}
+        proven = local.proven(compared)
+        suspects = {path: some for path, some in variables.items() if path not in proven}
+        rounding = ROUNDING * TOLERANCES[self._dtype]
+        for one in compared:
+            if one.note not in ("", NOT_FINITE):
+                return
+            if one.relative > rounding:
+                some, most = (siblings, _MOST_OF_SIBLINGS) if one.agrees else (suspects, _MOST)
+                yield Reader(one, partial(local.run, one), local.tolerance, some, most)
+        for one in outputs:
+            if not one.agrees and all(layer.agrees for layer in compared):
+                run, output = partial(self._run, inputs), replace(one, layer="")
+                yield Reader(output, run, self._tolerance, suspects, _MOST)
+
+    def _run(self, inputs: Any, _: Collection[str]) -> Values:
+        """Returns the outputs with the model's present values, and what was recorded of them."""
+        outputs = self._recorded_outputs(self._part(inputs, training=False))
+        return [(value, closest(array, array_of(value), None)) for _, _, value, array in outputs]
+
+    def _module_of(self, path: str) -> str:
+        """Returns the module that the first tensor of a layer belongs to."""
+        (variable, *_) = self._variables_of(self._layers[path])
+        return re.sub(r"[./][^./]*$", "", self._tensors[self._names[id(variable)]][0][0])
 
     def _variables_of(self, layer: Any) -> list[Any]:
         """Returns the variables with tensors that a layer holds itself, and none within it."""
@@ -193,12 +216,16 @@ class _Proving:
         return min(around, key=lambda layer: len(self._held(layer)))
 
     def _compared_outputs(self, outputs: Any) -> Iterator[Comparison]:
+        for recorded, name, value, expected in self._recorded_outputs(outputs):
+            yield compare(recorded, name, array_of(value), expected, self._tolerance)
+
+    def _recorded_outputs(self, outputs: Any) -> Iterator[tuple[str, str, Any, NDArray[Any]]]:
+        """Yields the names of an output in reference and model, its value, and its record."""
         values = by_name(outputs)
         names = getattr(self._part, "output_names", ())
         pairs = recorded_names("outputs", self._reference, values, names)
         for name, recorded in pairs.items():
-            value, expected = array_of(values[name]), self._reference.outputs[recorded]
-            yield compare(recorded, name, value, expected, self._tolerance)
+            yield recorded, name, values[name], self._reference.outputs[recorded]
 
     def _counterparts(self, ranks: Mapping[int, int]) -> Iterator[Layer]:
         """Yields the layers that hold the tensors of a module, with its record."""
