@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from runner.mapping.candidates import Candidate, candidates, chosen, named, ordered
 from runner.mapping.dataflow import LayerCall
+from runner.mapping.layouts import Shape
 from runner.mapping.module_fitting import Taken
 from runner.mapping.source import RecordedCheckpoint, Variable
 
@@ -167,6 +168,10 @@ class Decisions:
 
         return sorted(self._single[name], key=is_elsewhere)
 
+    def shape(self, name: str) -> Shape:
+        """Returns the dimensions of a variable."""
+        return self._variables[name].shape
+
     def with_one(self, candidate: Candidate, name: str, taken: Taken) -> Candidate:
         """Returns a candidate in which one variable takes something else."""
         some = {**candidate.taken, name: taken}
@@ -178,7 +183,7 @@ class Decisions:
         return sum(self._bits[name] for name in self.calls[at].variables)
 
     def _shapes(self, at: int) -> list[Any]:
-        return [self._variables[name].shape for name in self.calls[at].variables]
+        return [self.shape(name) for name in self.calls[at].variables]
 
     def siblings(self, at: int) -> list[int]:
         """Returns the calls beside one, of layers of equal shapes."""
@@ -191,6 +196,23 @@ class Decisions:
             and its.variables
             and self._shapes(other) == self._shapes(at)
         ]
+
+    def again(self, at: int) -> list[int]:
+        """Returns the later calls of a layer that do not depend on what its first one reads."""
+        layer, mask = self.calls[at].layer, self.mask(at)
+        later = range(self.calls[at].end, len(self.calls))
+        return [
+            other
+            for other in later
+            if self.calls[other].layer is layer and not self.calls[other].depends & mask
+        ]
+
+    def _read(self, at: int) -> int:
+        """Returns the variables on which the inputs of a layer depend, in any call."""
+        mask = self.calls[at].depends
+        for other in self.again(at):
+            mask |= self.calls[other].depends
+        return mask
 
     def beside(self, at: int) -> list[int]:
         """Returns the layers of equal shapes that read the input of one."""
@@ -205,10 +227,8 @@ class Decisions:
         """
         agreeing = [self.calls[at].depends for at, decision in self.made.items() if decision.agrees]
         before = [at for at in self.made if self.mask(at) & self.depends(reader)]
-        around = {
-            at: {at, *(one for one in before if self.mask(one) & self.calls[at].depends)}
-            for at in before
-        }
+        read = {at: self._read(at) for at in before}
+        around = {at: {at, *(one for one in before if self.mask(one) & read[at])} for at in before}
         kinds = {at: (type(self.calls[at].layer), *self._shapes(at)) for at in before}
         pairs: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
         for one, two in itertools.combinations(sorted(before, reverse=True), 2):

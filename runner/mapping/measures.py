@@ -16,8 +16,8 @@ from runner.mapping.ways import Ways
 
 # How many other ways are tried for the layers before a call, with how many of its own candidates.
 MOST_WAYS, _MOST_AGAIN = 160, 6
-# How many ways are tried in a row without success, and how many steps.
-_BUDGET, _MOST_STEPS = 2 * MOST_WAYS, 4 * MOST_WAYS
+# How many ways are tried in a row without success, and how many steps, from how many starts.
+_BUDGET, _MOST_STEPS, _MOST_STARTS = 2 * MOST_WAYS, 6 * MOST_WAYS, MOST_WAYS
 
 
 class Measured(NamedTuple):
@@ -105,21 +105,47 @@ class Measures:
         before = {decision.call: decision.candidate for decision in group}
         # Few things are a parameter without a layer; a layer may be a part of any larger tensor.
         parts = sorted(self.ways.parts(group, reader), key=lambda part: not part[1])
-        best = self._measured(reader, before)
-        while best.relative > AGREES:
-            start = best.relative
-            for at, name in parts:
-                steps = self.ways.steps(best.changes, at, name)
-                for changes in itertools.islice(steps, max(0, self._steps)):
-                    self._steps -= 1
-                    measured = self._measured(reader, changes)
-                    if measured.relative < best.relative:
-                        best = measured
-                    if best.relative <= AGREES:
-                        changed = {c: o for c, o in changes.items() if o.key != before[c].key}
-                        return best._replace(changes=changed)
-            if best.relative >= start:
+        known: dict[object, Measured] = {}
+        best = self._descend(reader, before, parts, known)
+        for start in itertools.islice(self.ways.shuffled(before, parts), _MOST_STARTS):
+            if best.relative <= AGREES or self._steps <= 0:
                 break
+            again = self._descend(reader, start, parts, known, is_order=True)
+            best = min(best, again, key=lambda measured: measured.relative)
+        changed = {c: o for c, o in best.changes.items() if o.key != before[c].key}
+        return best._replace(changes=changed)
+
+    def _descend(
+        self,
+        reader: int,
+        start: Mapping[int, Candidate],
+        parts: Sequence[tuple[int, str]],
+        known: dict[object, Measured],
+        *,
+        is_order: bool = False,
+    ) -> Measured:
+        """Changes one part after another from a start, as long as a reader comes nearer by it.
+
+        From an order of what parameters take, only to other orders. What is known is not measured
+        again.
+        """
+
+        def measured(changes: Mapping[int, Candidate]) -> Measured:
+            key = tuple(candidate.key for candidate in changes.values())
+            if key not in known:
+                self._steps -= 1
+                known[key] = self._measured(reader, changes)
+            return known[key]
+
+        best, before = measured(start), math.inf
+        while AGREES < best.relative < before:
+            before = best.relative
+            for at, name in parts:
+                steps = self.ways.exchanged if is_order and name else self.ways.steps
+                for changes in steps(best.changes, at, name):
+                    if best.relative <= AGREES or self._steps <= 0:
+                        return best
+                    best = min(best, measured(changes), key=lambda one: one.relative)
         return best
 
     def _measured(self, reader: int, changes: Mapping[int, Candidate]) -> Measured:

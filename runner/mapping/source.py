@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from runner.checkpoints.reader import CheckpointReader
 from runner.mapping.layouts import Shape
 from runner.mapping.module_fitting import Taken
-from runner.mapping.modules import Module, group
+from runner.mapping.modules import Leaf, Module, group
 from runner.proof.reference import Recent, Reference
 from runner.proof.source_modules import named_as_tensors
 from runner.rules.expressions import Expression, names_in, parse
@@ -61,6 +62,7 @@ class RecordedCheckpoint:
       tensors: name -> shape of all tensors that may be weights.
       modules: the modules, in the order of computation where that is recorded.
       module_of: tensor -> the name of its module.
+      weight_norms: (module, lengths, kernel) of the pairs that may be weight norm's.
       outlines: module of the source -> an array of the shape of what it computed, floats alone.
       record: returns what a module computed.
     """
@@ -103,6 +105,8 @@ class RecordedCheckpoint:
         self.module_of = {
             leaf.name: module.name for module in modules for leaf in module.leaves.values()
         }
+
+        self.weight_norms = [*_weight_norms(modules)]
 
     def modules_of(self, tensors: Iterable[str]) -> tuple[str, ...]:
         """Returns the modules of tensors; one that names propose may have none."""
@@ -152,6 +156,23 @@ class RecordedCheckpoint:
 
     def _has(self, name: str) -> bool:
         return self._spec.find(name) is not None
+
+
+def _weight_norms(modules: Sequence[Module]) -> Iterator[tuple[str, Leaf, Leaf]]:
+    leaves: dict[str, list[Leaf]] = {}
+    for module in modules:
+        leaves.setdefault(module.name, []).extend(module.leaves.values())
+    for name, some in leaves.items():
+        for length, kernel in itertools.permutations(some, 2):
+            # One axis of the kernel, and 1 for the others.
+            sizes = [
+                (one, whole)
+                for one, whole in zip(length.shape, kernel.shape, strict=False)
+                if one > 1
+            ]
+            is_of_one = len(sizes) == 1 and sizes[0][0] == sizes[0][1]
+            if is_of_one and 1 < len(length.shape) == len(kernel.shape):
+                yield name, length, kernel
 
 
 def _base(name: str) -> str:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from runner.mapping.candidates import Candidate
 from runner.mapping.decisions import AGREES, Decision, Decisions
+from runner.mapping.module_fitting import Taken
 from runner.mapping.modules import ROLES
 from runner.mapping.trials import Trials
 
@@ -17,6 +20,8 @@ from runner.mapping.trials import Trials
 _MOST_WAYS = 80
 # How many candidates that are computed close to one are tried.
 _MOST_ALIKE = 12
+# How many parameters of one layer are tried in random orders, at least, of how many modules.
+_FEWEST_SHUFFLED, _MOST_MODULES = 3, 3
 
 
 class Ways:
@@ -197,6 +202,76 @@ class Ways:
             is_layer = decision.record or any(name.rpartition("/")[2] in ROLES for name in names)
             yield from ((call, name) for name in ([""] if is_layer else names))
 
+    def shuffled(
+        self, now: Mapping[int, Candidate], parts: Iterable[tuple[int, str]]
+    ) -> Iterator[dict[int, Candidate]]:
+        """Yields what layers take if parameters without a layer take each other's, in one layout.
+
+        Where one alone comes no nearer, another order may be nearer to the right one.
+        """
+        names: dict[int, list[str]] = {}
+        for at, name in parts:
+            if name:
+                names.setdefault(at, []).append(name)
+        bases = {
+            at: self._of_modules(at, now[at], some)
+            for at, some in names.items()
+            if Counter(map(self._decisions.shape, some)).most_common(1)[0][1] >= _FEWEST_SHUFFLED
+        }
+        random = np.random.default_rng(0)
+        for number in itertools.count() if bases else ():
+            changes = dict(now)
+            for at, some in bases.items():
+                base = changes[at] = some[number // 2 % len(some)]
+                order = [*map(str, random.permutation(names[at]))]
+                for name in names[at]:
+                    shape = self._decisions.shape(name)
+                    other = next(one for one in order if self._decisions.shape(one) == shape)
+                    order.remove(other)
+                    tensors = base.taken[other].tensors
+                    single = self._decisions.singly(at, name)
+                    options = [option for option in single if option.tensors == tensors]
+                    option = (options or [base.taken[other]])[number % max(1, len(options))]
+                    changes[at] = self._decisions.with_one(changes[at], name, option)
+            yield changes
+
+    def _of_modules(self, at: int, known: Candidate, names: Sequence[str]) -> list[Candidate]:
+        """Returns a candidate, and some whose parameters are of another module, computed first."""
+        bases = {tuple(sorted(known.tensors)): known}
+        options = {
+            name: [
+                option
+                for option in self._decisions.singly(at, name)
+                if not self._decisions.is_taken(Candidate({name: option}, ()), {at})
+            ]
+            for name in names
+        }
+        for folder in dict.fromkeys(_folder(option) for option in options[names[0]]):
+            base, used = known, set[str]()
+            for name in names:
+                free = (
+                    option
+                    for option in options[name]
+                    if _folder(option) == folder and used.isdisjoint(option.tensors)
+                )
+                if option := next(free, None):
+                    used |= {*option.tensors}
+                    base = self._decisions.with_one(base, name, option)
+            if len(used) == len(names):
+                bases.setdefault(tuple(sorted(used)), base)
+        return [*itertools.islice(bases.values(), _MOST_MODULES)]
+
+    def exchanged(
+        self, now: Mapping[int, Candidate], at: int, name: str
+    ) -> Iterator[dict[int, Candidate]]:
+        """Yields what layers take if a variable takes what a later one of its layer does."""
+        taken, shape = now[at].taken, self._decisions.shape(name)
+        later = [*taken][[*taken].index(name) + 1 :]
+        for other in later:
+            if self._decisions.shape(other) == shape and other not in self._decisions.seen(at):
+                one = self._decisions.with_one(now[at], name, taken[other])
+                yield {**now, at: self._decisions.with_one(one, other, taken[name])}
+
     def steps(
         self, now: Mapping[int, Candidate], at: int, name: str
     ) -> Iterator[dict[int, Candidate]]:
@@ -237,6 +312,12 @@ class Ways:
                     is_free = False
             if taken != had and is_free:
                 yield changes
+
+
+def _folder(taken: Taken) -> str:
+    """Returns what the names of a module's parameters begin with."""
+    name = taken.tensors[0] if taken.tensors else ""
+    return name[: max(name.rfind("."), name.rfind("/")) + 1]
 
 
 def _by_rank(choices: Sequence[Sequence[Any]]) -> Iterator[tuple[Any, ...]]:
