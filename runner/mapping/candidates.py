@@ -238,7 +238,7 @@ def _of_weight_norm(
             if len(module.leaves) == 1 and leaf.shape == bias.shape
         ]
     for module, length, kernel in source.weight_norms:
-        steps = [step for _, step in ways(roles[WEIGHT], kernel.shape)]
+        steps = [step for cut, step in ways(roles[WEIGHT], kernel.shape) if not cut]
         for step, (taken, around) in itertools.product(steps, biases):
             both = Taken((length.name, kernel.name), step=step, function="weight_norm")
             yield Candidate({roles[WEIGHT].name: both, **taken}, (module, *around))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -164,14 +165,11 @@ def _weight_norms(modules: Sequence[Module]) -> Iterator[tuple[str, Leaf, Leaf]]
         leaves.setdefault(module.name, []).extend(module.leaves.values())
     for name, some in leaves.items():
         for length, kernel in itertools.permutations(some, 2):
+            sizes = [*zip(length.shape, kernel.shape, strict=False)]
+            along = [pair for pair in sizes if pair[0] > 1]
             # One axis of the kernel, and 1 for the others.
-            sizes = [
-                (one, whole)
-                for one, whole in zip(length.shape, kernel.shape, strict=False)
-                if one > 1
-            ]
-            is_of_one = len(sizes) == 1 and sizes[0][0] == sizes[0][1]
-            if is_of_one and 1 < len(length.shape) == len(kernel.shape):
+            is_length = len(length.shape) == len(kernel.shape) and len(along) == 1
+            if is_length and along[0][0] == along[0][1] < math.prod(kernel.shape):
                 yield name, length, kernel
 
 
