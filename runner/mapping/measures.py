@@ -17,7 +17,7 @@ from runner.mapping.ways import Ways
 # How many other ways are tried for the layers before a call, with how many of its own candidates.
 MOST_WAYS, _MOST_AGAIN = 160, 6
 # How many ways are tried in a row without success, and how many steps, from how many starts.
-_BUDGET, _MOST_STEPS, _MOST_STARTS = 2 * MOST_WAYS, 6 * MOST_WAYS, MOST_WAYS
+_BUDGET, _MOST_STEPS, _MOST_STARTS = 2 * MOST_WAYS, 4 * MOST_WAYS, MOST_WAYS
 
 
 class Measured(NamedTuple):
