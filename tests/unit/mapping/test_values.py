@@ -431,6 +431,29 @@ def mixed() -> keras.Model:
     return keras.Model(x, layers.Dense(3, name="head")(layers.Flatten()(y)))
 
 
+class Relative(layers.Layer):
+    """Attention by content and by position, of five square matrices."""
+
+    def build(self, shape: Any) -> None:
+        self.all = [self.add_weight(name=n, shape=(shape[-1], shape[-1])) for n in "qkvro"]
+
+    def call(self, x: Any) -> Any:
+        steps = np.sin(np.arange(5)[:, None] * np.arange(1, 7)).astype(np.float32)
+        steps = keras.ops.convert_to_tensor(steps)
+        q, k, v, r = ((steps if n == 3 else x) @ w for n, w in enumerate(self.all[:4]))
+        scores = q @ keras.ops.transpose(k, (0, 2, 1)) + q @ keras.ops.transpose(r)
+        return keras.ops.softmax(scores) @ v @ self.all[4]
+
+
+def relative() -> keras.Model:
+    y = x = keras.Input((5, 6))
+    for at in range(2):
+        y = layers.LayerNormalization(epsilon=1e-5, name=f"{at}_norm")(
+            y + Relative(name=f"{at}_rel")(y)
+        )
+    return keras.Model(x, layers.Dense(3, name="head")(layers.Flatten()(y)))
+
+
 # Model -> the names of its tensors in the source, and what modules computed beside its layers.
 BARE: list[tuple[Callable[[], keras.Model], dict[str, str], dict[str, str]]] = [
     (attended, {"attention/one": "m2.p3", "attention/two": "m2.p1", "attention/shift": "m2.p0",
@@ -452,6 +475,10 @@ BARE: list[tuple[Callable[[], keras.Model], dict[str, str], dict[str, str]]] = [
               "1_fc": "m7", "head": "m2", "0_scale1/gamma": "m6.p1", "0_scale2/gamma": "m6.p0",
               "1_scale1/gamma": "m3.p0", "1_scale2/gamma": "m3.p1"},
      {"block0": "m6", "block1": "m3"}),
+    # One matrix alone comes no nearer, and the names propose the module of the other block.
+    (relative, {f"{at}_rel/{ours}": f"m{7 - 3 * at}.{theirs}" for at in range(2)
+                for ours, theirs in zip("qkvro", "dbeca", strict=True)}
+     | {"0_norm": "m9", "1_norm": "m1", "head": "m2"}, {}),
 ]  # fmt: skip
 
 
@@ -482,6 +509,36 @@ def test_parameters_without_a_record_are_decided_by_what_reads_them(
     tensors = dict(sorted(tensors.items()))
     source, file = written(tmp_path, tensors, reference)
     model = build()
+    proposal = runner.propose(model, source, reference=file)
+    assert [*proposal.doubts()] == []
+    runner.warm_start(model, proposal.scaffolds)
+    assert difference(model, file) < 1e-5
+
+
+def levels() -> keras.Model:
+    """Two layers that read the smaller map first."""
+    x = keras.Input((4, 6))
+    stem = layers.Dense(6, "tanh", name="stem")(x)
+    heads = [layers.Dense(6, "tanh", name=name) for name in "ab"]
+    ends = [keras.ops.concatenate([head(stem[:, ::2]), head(stem)], 1) for head in heads]
+    return keras.Model(x, layers.Concatenate()(ends))
+
+
+def test_the_recorded_call_of_a_layer_may_be_a_later_one(tmp_path: Path) -> None:
+    random, model = np.random.default_rng(0), levels()
+    for variable in model.variables:
+        variable.assign(random.uniform(-1, 1, variable.shape))
+    x = random.normal(size=(3, 4, 6)).astype(np.float32)
+    reference = {"inputs": x, "outputs": np.asarray(model(x)), "metadata": json.dumps({})}
+    tensors: Arrays = {}
+    for name, spelled in {"stem": "m4", "b": "m0", "a": "m7"}.items():
+        layer = model.get_layer(name)
+        value = layer(x if name == "stem" else reference["activations/m4"])
+        reference[f"activations/{spelled}"] = np.asarray(value)
+        kernel, bias = (variable.numpy() for variable in layer.weights)
+        tensors |= {f"{spelled}.weight": kernel.T, f"{spelled}.bias": bias}
+    source, file = written(tmp_path, tensors, reference)
+    model = levels()
     proposal = runner.propose(model, source, reference=file)
     assert [*proposal.doubts()] == []
     runner.warm_start(model, proposal.scaffolds)
@@ -537,7 +594,10 @@ def gated() -> keras.Model:
     return keras.Model(x, layers.Dense(3, name="head")(y))
 
 
-def test_a_convolution_of_two_layers_and_one_of_weight_norm_are_found(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("conv", "norm"), [("conv", "conv.parametrizations.weight"), ("m3", "m0")])
+def test_a_convolution_of_two_layers_and_one_of_weight_norm_are_found(
+    conv: str, norm: str, tmp_path: Path
+) -> None:
     """The convolution computes channels first; the kernel of the other one fits in every order."""
     random, known = np.random.default_rng(0), gated()
     for variable in known.variables:
@@ -551,9 +611,9 @@ def test_a_convolution_of_two_layers_and_one_of_weight_norm_are_found(tmp_path: 
             ..., None
         ],
         "glu.bias": np.concatenate([values[f"{n}/bias"] for n in ("value", "gate")]),
-        "conv.parametrizations.weight.original0": length,
-        "conv.parametrizations.weight.original1": 2 * direction,
-        "conv.bias": values["conv/bias"],
+        f"{norm}.original0": length,
+        f"{norm}.original1": 2 * direction,
+        f"{conv}.bias": values["conv/bias"],
         "head.weight": values["head/kernel"].T,
         "head.bias": values["head/bias"],
     }
@@ -561,7 +621,8 @@ def test_a_convolution_of_two_layers_and_one_of_weight_norm_are_found(tmp_path: 
     parts = [reference.pop("activations/value"), before]
     del reference["activations/gate"]
     glu = {"activations/glu": np.concatenate(parts, -1).transpose(0, 2, 1)}
-    order = ["inputs", "outputs", "activations/conv", "activations/head", "metadata"]
+    reference[f"activations/{conv}"] = reference.pop("activations/conv")
+    order = ["inputs", "outputs", f"activations/{conv}", "activations/head", "metadata"]
     source, file = written(tmp_path, tensors, glu | {key: reference[key] for key in order})
     model = gated()
     proposal = runner.propose(model, source, reference=file)
