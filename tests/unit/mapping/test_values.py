@@ -516,11 +516,17 @@ def test_parameters_without_a_record_are_decided_by_what_reads_them(
 
 
 def levels() -> keras.Model:
-    """Two layers that read the smaller map first."""
+    """Two branches alike, which read the smaller map first; some layers are of one map alone."""
     x = keras.Input((4, 6))
     stem = layers.Dense(6, "tanh", name="stem")(x)
-    heads = [layers.Dense(6, "tanh", name=name) for name in "ab"]
-    ends = [keras.ops.concatenate([head(stem[:, ::2]), head(stem)], 1) for head in heads]
+    ends = []
+    for name in "ab":
+        first, last = (layers.Dense(6, "tanh", name=f"{name}_{end}") for end in ("in", "out"))
+        maps = [
+            last(layers.Dense(6, "tanh", name=f"{name}_{size}")(first(y)))
+            for size, y in (("small", stem[:, ::2]), ("large", stem))
+        ]
+        ends.append(keras.ops.concatenate(maps, 1))
     return keras.Model(x, layers.Concatenate()(ends))
 
 
@@ -529,15 +535,24 @@ def test_the_recorded_call_of_a_layer_may_be_a_later_one(tmp_path: Path) -> None
     for variable in model.variables:
         variable.assign(random.uniform(-1, 1, variable.shape))
     x = random.normal(size=(3, 4, 6)).astype(np.float32)
-    reference = {"inputs": x, "outputs": np.asarray(model(x)), "metadata": json.dumps({})}
+    records: Arrays = {}
+    numbers = iter((4, 7, 2, 8, 6, 3, 1, 5, 0))
     tensors: Arrays = {}
-    for name, spelled in {"stem": "m4", "b": "m0", "a": "m7"}.items():
-        layer = model.get_layer(name)
-        value = layer(x if name == "stem" else reference["activations/m4"])
-        reference[f"activations/{spelled}"] = np.asarray(value)
+
+    def call(name: str, y: Any) -> Any:
+        layer, spelled = model.get_layer(name), f"m{next(numbers)}"
         kernel, bias = (variable.numpy() for variable in layer.weights)
-        tensors |= {f"{spelled}.weight": kernel.T, f"{spelled}.bias": bias}
-    source, file = written(tmp_path, tensors, reference)
+        tensors.update({f"{spelled}.weight": kernel.T, f"{spelled}.bias": bias})
+        records[f"activations/{spelled}"] = np.asarray(layer(y))
+        return layer(y)
+
+    stem = call("stem", x)
+    for name in "ba":
+        large = call(f"{name}_in", stem)
+        call(f"{name}_out", call(f"{name}_large", large))
+        call(f"{name}_small", model.get_layer(f"{name}_in")(stem[:, ::2]))
+    reference = {"inputs": x, "outputs": np.asarray(model(x)), "metadata": json.dumps({})}
+    source, file = written(tmp_path, dict(sorted(tensors.items())), reference | records)
     model = levels()
     proposal = runner.propose(model, source, reference=file)
     assert [*proposal.doubts()] == []
