@@ -41,7 +41,7 @@ help:
 	@echo 'make test         run the tests: pytest $$ARGS'
 	@echo 'make test-versions  run the tests that depend on versions with the oldest, middle and newest ones'
 	@echo 'make soak         inject faults at length: kills, signals, outages, many trials (half an hour)'
-	@echo 'make gpu-check    train on two devices and compare with one: GPUs, or logical CPUs without them'
+	@echo 'make gpu-check    train on two devices and compare with one: two GPUs, or else logical CPUs'
 	@echo 'make bench        run all benchmarks (20 minutes, 3 GB of disk for a while)'
 	@echo 'make docs         build the site in site/, its links checked (Python 3.11 or newer)'
 	@echo 'make pictures     make the pictures of the docs anew (needs chromium and tmux)'

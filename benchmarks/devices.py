@@ -1,6 +1,6 @@
 """A step on two devices and on one, with the same batch: `python -m benchmarks.devices`.
 
-The devices are GPUs, or without them logical CPUs.
+The devices are GPUs, or logical CPUs where there are not two.
 
 Both sessions have the same numbers of threads. The processor time is the cost of the division, and
 says the same on a busy machine; the time of the clock is what two devices gain beside it.
@@ -35,6 +35,12 @@ BLOCKS = 7
 CLOCKS = {"cpu": "processor time", "wall": "clock"}
 
 
+def names(count: int) -> list[str]:
+    """Returns the names of so many devices, of the kind that this machine has two of."""
+    kind = "gpu" if len(tf.config.list_physical_devices("GPU")) > 1 else "cpu"
+    return [f"{kind}:{number}" for number in range(count)]
+
+
 def build(experiment: str, count: int, overrides: list[str], folder: Path) -> BuiltGraph:
     """Returns the graph of an experiment that starts from its initializers."""
     if experiment == "lstm_cnn":
@@ -43,7 +49,7 @@ def build(experiment: str, count: int, overrides: list[str], folder: Path) -> Bu
     fixed = [f"+experiment={experiment}", "tracking=none", f"run_dir='{folder}'"]
     register()
     with initialize_config_dir(str(shipped("conf")), version_base="1.3"):
-        config = compose("config", [*fixed, f"devices={count}", *overrides])
+        config = compose("config", [*fixed, f"devices=[{','.join(names(count))}]", *overrides])
     return build_graph(validate(config, (experiment,)), "validation", train=True)
 
 
@@ -90,7 +96,7 @@ def reduction(built: BuiltGraph) -> Callable[[int], Taken]:
     """Returns what sums as many values as there are weights over two devices, by collectives."""
     with tf.Graph().as_default():
         sums = []
-        for device in devices_of(DevicesConfig(count=2)).names:
+        for device in devices_of(DevicesConfig(count=names(2))).names:
             with tf.device(device):
                 step = StepSums(2)
                 shapes = [spec.tensor.shape for spec in built.specs if spec.trainable]

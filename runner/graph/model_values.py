@@ -107,9 +107,11 @@ class ModelValues:
         self._lent = set[str]()
         # Name -> reads the session's value and frees it, where it is worth it.
         self._lending: dict[str, tuple[tf.Tensor, tf.Operation]] = {}
-        if self._size > _PART and not tf.config.list_logical_devices("GPU"):
+        if self._size > _PART:
             large = {
-                name: variable for name, (variable, eager) in self._pairs.items() if is_large(eager)
+                name: variable
+                for name, (variable, eager) in self._pairs.items()
+                if is_large(eager) and _kind_of_device(eager) == _kind_of_device(variable)
             }
             self._lending = dict(zip(large, _reads_and_frees([*large.values()]), strict=True))
 
@@ -160,7 +162,7 @@ class ModelValues:
         """Takes values of the session that it does not have yet: counters and rates, or all.
 
         The values of a large model would be in memory twice. So the session lends them: it has none
-        until `push`. With a GPU nothing is lent, because the session has its values there.
+        until `push`. Nothing is lent to a model on the CPU by a session with a GPU.
         """
         self._pull(session, self._pairs if weights else self._light)
         if weights:
@@ -229,6 +231,11 @@ class ModelValues:
 def is_large(variable: tf.Variable) -> bool:
     """Returns whether it saves memory to free the value of an eager variable."""
     return bool(variable.shape.num_elements() >= _LARGE and variable.dtype.is_floating)
+
+
+def _kind_of_device(variable: tf.Variable) -> str:
+    kind = tf.DeviceSpec.from_string(variable.device).device_type
+    return str(kind or ("GPU" if tf.config.list_logical_devices("GPU") else "CPU"))
 
 
 def _reads_and_frees(variables: Sequence[tf.Variable]) -> Iterator[tuple[tf.Tensor, tf.Operation]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import keras
@@ -15,7 +15,12 @@ from runner.config.instantiation import build_target
 from runner.config.schema import RunConfig
 from runner.errors import ConfigError
 from runner.graph.contracts import Data, Sized, overrides
-from runner.internals.datasets import draws_at_start, reads_generator, surely_ends
+from runner.internals.datasets import (
+    draws_at_start,
+    reads_generator,
+    surely_ends,
+    uses_other_devices,
+)
 from runner.internals.keras import begins_ahead, compiled_with
 from runner.system.user_code import calling, raised_by_operation
 
@@ -54,6 +59,8 @@ def batches_of(split: str, data: Data, *, labelled: bool) -> tf.data.Dataset:
     """
     with calling(f"data.{split}()"):
         dataset = getattr(data, split)()
+    if isinstance(dataset, tf.data.Dataset) and uses_other_devices(dataset):
+        dataset = _read_eagerly(dataset, in_passes_of_fit=split == "train")
     element = getattr(dataset, "element_spec", None)
     if element is not None and not labelled:
         return dataset
@@ -150,6 +157,25 @@ def data_to_predict(config: RunConfig) -> tf.data.Dataset:
     return built
 
 
+def _read_eagerly(dataset: tf.data.Dataset, *, in_passes_of_fit: bool) -> tf.data.Dataset:
+    """Returns the batches of a dataset that TensorFlow cannot write into a graph."""
+    count = dataset.cardinality()
+    begins_again = in_passes_of_fit and _begins_again(dataset)
+
+    def batches() -> Iterator[Any]:
+        yield from dataset
+        if begins_again:
+            iter(dataset)
+
+    read = tf.data.Dataset.from_generator(batches, output_signature=dataset.element_spec)
+    return read if count < 0 else read.apply(tf.data.experimental.assert_cardinality(count))
+
+
+def _begins_again(batches: tf.data.Dataset) -> bool:
+    """Returns whether `fit` makes an iterator that it does not read, which draws an order."""
+    return batches.cardinality() >= 0 and begins_ahead() and draws_at_start(batches)
+
+
 def _passes_of_fit(batches: tf.data.Dataset) -> tf.data.Dataset:
     """Returns data whose passes have the orders of the passes of `fit`.
 
@@ -157,7 +183,7 @@ def _passes_of_fit(batches: tf.data.Dataset) -> tf.data.Dataset:
     where the next epoch begins. Each draws an order, so that epochs have every second one.
     """
     count = batches.cardinality()
-    if count < 0 or not begins_ahead() or not draws_at_start(batches) or reads_generator(batches):
+    if not _begins_again(batches) or reads_generator(batches):
         return batches
 
     def all_or_none(index: tf.Tensor) -> tf.data.Dataset:

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from runner.inputs.generator import GivenGenerator
-from runner.internals.datasets import dataset_constants
+from runner.internals.datasets import dataset_constants, uses_other_devices
 
 _RANDOM = ("Shuffle", "Random", "Multinomial")
 
@@ -67,6 +67,8 @@ def _add_kind(hashed: Any, value: Any) -> None:
 
 def _add_dataset(hashed: Any, dataset: tf.data.Dataset) -> None:
     hashed.update(f"{dataset.element_spec} {int(dataset.cardinality())}".encode())
+    if uses_other_devices(dataset):
+        return  # Nothing tells its constants, and a batch would draw random numbers.
     kinds, constants = dataset_constants(dataset)
     for array in constants:
         _add(hashed, array)

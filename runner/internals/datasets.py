@@ -60,6 +60,22 @@ def reads_generator(dataset: tf.data.Dataset) -> bool:
     return has_generator or any(map(reads_generator, dataset._inputs()))
 
 
+def uses_other_devices(dataset: tf.data.Dataset) -> bool:
+    """Returns whether a function of an eager dataset uses a variable that is not on the CPU.
+
+    Such as the seed of a layer that was made on a GPU. TensorFlow writes no such dataset into a
+    graph.
+    """
+    handles = [
+        captured
+        for wrapper in dataset._functions()
+        for captured, _ in wrapper.function.graph.captures
+        if captured.dtype == tf.resource
+    ]
+    elsewhere = any(not handle.device.endswith("CPU:0") for handle in handles)
+    return elsewhere or any(map(uses_other_devices, dataset._inputs()))
+
+
 def draws_at_start(dataset: tf.data.Dataset) -> bool:
     """Returns whether every iterator of an eager dataset draws random numbers when it is made."""
     draws = type(dataset).__name__ in ("_ShuffleDataset", "_RandomDataset")

@@ -97,7 +97,7 @@ class Branches:
         like = [(one, self._decisions.like(one, candidate)) for one in others]
         changes = {at: option} | {one: other for one, other in like if other}
         before, held = self._decisions.copied(), {**self._calls.held}
-        dirty = self._forget(changes)
+        dirty = self.forget(changes)
         if self._agrees_with(reader, changes):
             return True
         for call, decision in before.made.items():
@@ -124,7 +124,7 @@ class Branches:
         finally:
             self.forced = {}
 
-    def _forget(self, changes: Iterable[int]) -> int:
+    def forget(self, changes: Iterable[int]) -> int:
         """Forgets the decisions on some layers and on all that depend on them.
 
         Returns the variables of these layers.

@@ -64,9 +64,12 @@ class Candidate:
 
     @property
     def family(self) -> tuple[tuple[str, ...], str, int]:
-        """Identifies the fused module that parts belong to: its modules, step and heads."""
+        """Identifies the fused module that parts belong to: its name, step and heads.
+
+        A bias of another module is of no matter.
+        """
         step = next(iter(self.taken.values())).step
-        return self.modules, step, self.cut.heads if self.cut else 0
+        return self.modules[:1], step, self.cut.heads if self.cut else 0
 
     def shares(self, other: Candidate) -> bool:
         """Whether both take the same values of one tensor."""
@@ -158,13 +161,13 @@ def _of_module(variables: Sequence[Variable], module: Module) -> Iterator[Candid
             for leaf in free.values()
             for way in ways(variable, leaf.shape)
         ]
-        constant = _constant(variable)
+        missing = constant(variable)
         if taken:
             options[variable.name] = taken
-        elif constant is None:
+        elif missing is None:
             return
         else:
-            options[variable.name] = [constant]
+            options[variable.name] = [missing]
     names = [variable.name for variable in variables]
     leaves = module.leaves.values()
     matrices = {leaf.name for leaf in leaves if sum(size > 1 for size in leaf.shape) > 1}
@@ -179,7 +182,7 @@ def _of_module(variables: Sequence[Variable], module: Module) -> Iterator[Candid
     )
 
 
-def _constant(variable: Variable) -> Taken | None:
+def constant(variable: Variable) -> Taken | None:
     """Returns what stands for a bias or a scale that a module lacks."""
     role = _role(variable)
     if role == BIAS:
@@ -297,8 +300,8 @@ def _of_many(variables: Sequence[Variable], source: RecordedCheckpoint) -> list[
             for leaf in module.leaves.values()
             for way in (*ways(variable, leaf.shape), *_blocks(variable, leaf.shape))
         ]
-        if constant := _constant(variable):
-            several.append((constant, None))
+        if missing := constant(variable):
+            several.append((missing, None))
         # Parameters without a record of their own first.
         several.sort(key=lambda option: option[1] is not None and source.has_record([option[1]]))
         options.append(several)

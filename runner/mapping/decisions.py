@@ -7,14 +7,15 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from numpy.typing import NDArray
 
-from runner.mapping.candidates import Candidate, candidates, chosen, named, ordered
+from runner.mapping.candidates import Candidate, candidates, chosen, constant, named, ordered
 from runner.mapping.dataflow import LayerCall
 from runner.mapping.layouts import Shape
 from runner.mapping.module_fitting import Taken
+from runner.mapping.modules import BIAS, ROLES
 from runner.mapping.source import RecordedCheckpoint, Variable
 
 # Right layers agree within 2e-6 when they get the recorded inputs; a layer that differs itself, as
@@ -23,6 +24,8 @@ from runner.mapping.source import RecordedCheckpoint, Variable
 AGREES, NEAR, MARGIN, _FLOOR = 1e-5, 0.3, 10.0, 2e-6
 # How many branches are tried in all orders.
 _MOST_ORDERED = 4
+# Calls and their variables, the last one's behind those on which it depends.
+Branch: TypeAlias = tuple[tuple[int, str], ...]
 # Stands for the model's outputs in the place of a call.
 OUTPUTS = -1
 
@@ -157,16 +160,74 @@ class Decisions:
         return {n for n in self.calls[at].variables if self._bits[n] & self.made[at].seen}
 
     def singly(self, at: int, name: str) -> list[Taken]:
-        """Returns what a variable could take if it were the only one of its call."""
+        """Returns what a variable could take if it were the only one of its call.
+
+        Closest first: of its modules, of none with a record, by the order of computation.
+        """
         if name not in self._single:
-            options = candidates([self._variables[name]], self._source)
+            variable = self._variables[name]
+            options = candidates([variable], self._source)
             self._single[name] = [option.taken[name] for option in options if not option.cut]
-        here = {*self.made[at].candidate.modules}
+            self._single[name] += filter(None, [constant(variable)])
+        here = self.made[at].candidate.modules
+        place = self._source.place[here[0]] if here else 0
 
-        def is_elsewhere(taken: Taken) -> bool:
-            return not {*map(self._source.module_of.get, taken.tensors)} <= here
+        def distance(taken: Taken) -> tuple[bool, bool, int]:
+            modules = self._source.modules_of(taken.tensors)
+            places = [abs(self._source.place[module] - place) for module in modules]
+            recorded = bool(modules) and self._source.has_record(modules)
+            return not {*modules} <= {*here}, recorded, max(places, default=0)
 
-        return sorted(self._single[name], key=is_elsewhere)
+        return sorted(self._single[name], key=distance)
+
+    def apart(self, at: int) -> list[str]:
+        """Returns the biases of a call that its module lacks, and a parameter elsewhere may be."""
+        candidate = self.made[at].candidate
+        return [
+            name
+            for name in self._apart(candidate)
+            if candidate.taken[name].tensors or self._has_spare(at, name)
+        ]
+
+    def _apart(self, candidate: Candidate) -> list[str]:
+        """Returns the biases that are not of the module of the kernel."""
+        kernels = {
+            n for v, one in candidate.taken.items() if not self._is_bias(v) for n in one.tensors
+        }
+        beside = {name for kernel in kernels for name in self._source.beside.get(kernel, ())}
+        return [
+            name
+            for name, one in candidate.taken.items()
+            if kernels and self._is_bias(name) and not {*one.tensors} & beside
+        ]
+
+    def alone(self, candidate: Candidate) -> Candidate:
+        """Returns a candidate without the biases that are not of its module."""
+        for name in self._apart(candidate):
+            missing = constant(self._variables[name])
+            if missing and candidate.taken[name].tensors:
+                candidate = self.with_one(candidate, name, missing)
+        return candidate
+
+    def with_biases(self, candidate: Candidate, known: Candidate) -> Candidate:
+        """Returns a candidate with the biases of another one, if its module has none."""
+        biases = [known.taken[name] for name in self._apart(known)]
+        for name, taken in zip(self._apart(candidate), biases, strict=False):
+            candidate = self.with_one(candidate, name, taken)
+        return candidate
+
+    def _is_bias(self, name: str) -> bool:
+        return ROLES.get(self._variables[name].leaf) == BIAS
+
+    def _has_spare(self, at: int, name: str) -> bool:
+        """Whether a parameter that is no part of a recorded layer may be a bias."""
+        return any(
+            not self._source.has_record([self._source.module_of[tensor]])
+            or len(self._source.beside[tensor]) == 1
+            for taken in self.singly(at, name)
+            for tensor in taken.tensors
+            if not self.is_taken(Candidate({name: taken}, ()), {at})
+        )
 
     def shape(self, name: str) -> Shape:
         """Returns the dimensions of a variable."""
@@ -219,27 +280,30 @@ class Decisions:
         read = self.calls[at].inputs
         return [other for other in self.siblings(at) if self.calls[other].inputs == read]
 
-    def alike(self, reader: int) -> list[list[tuple[int, ...]]]:
+    def alike(self, reader: int) -> list[list[Branch]]:
         """Returns branches before a reader that compute alike, as experts do, the latest first.
 
-        A branch has the calls on which its last one depends and the last one of another does not.
-        A layer that reads two and agrees has decided on them.
+        A branch has the variables on which its last call depends and the last one of another does
+        not, such as a projection and the factor of its input. A layer that reads two and agrees has
+        decided on them.
         """
         agreeing = [self.calls[at].depends for at, decision in self.made.items() if decision.agrees]
         before = [at for at in self.made if self.mask(at) & self.depends(reader)]
-        read = {at: self._read(at) for at in before}
-        around = {at: {at, *(one for one in before if self.mask(one) & read[at])} for at in before}
-        kinds = {at: (type(self.calls[at].layer), *self._shapes(at)) for at in before}
-        pairs: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+        read = {at: self.mask(at) | self._read(at) for at in before}
+        pairs: list[tuple[Branch, Branch]] = []
         for one, two in itertools.combinations(sorted(before, reverse=True), 2):
-            branches = [tuple(sorted(around[a] - around[b])) for a, b in ((one, two), (two, one))]
-            first, second = ([kinds[at] for at in branch] for branch in branches)
-            is_within = any((one in a and two in b) or (one in b and two in a) for a, b in pairs)
+            first, second = (
+                tuple((at, name) for at in sorted(before) for name in self._names(at, mask))
+                for mask in (read[one] & ~read[two], read[two] & ~read[one])
+            )
+            ends = {(one, two), (two, one)}
+            is_within = any(ends & {*itertools.product(*map(dict, pair))} for pair in pairs)
             mask = self.mask(one) | self.mask(two)
             is_open = not is_within and all(depends & mask != mask for depends in agreeing)
-            if kinds[one] == kinds[two] and first == second and is_open:
-                pairs.append((branches[0], branches[1]))
-        groups: list[list[tuple[int, ...]]] = []
+            kinds = [[self._kind(*part) for part in branch] for branch in (first, second)]
+            if is_open and kinds[0] == kinds[1]:
+                pairs.append((first, second))
+        groups: list[list[Branch]] = []
         for pair in pairs:
             group = next((group for group in groups if {*pair} & {*group}), None)
             if group is None:
@@ -247,7 +311,14 @@ class Decisions:
             group.extend(branch for branch in pair if branch not in group)
         return groups
 
-    def rearrangements(self, branches: Sequence[tuple[int, ...]]) -> Iterator[dict[int, Candidate]]:
+    def _names(self, at: int, mask: int) -> list[str]:
+        return [name for name in self.calls[at].variables if self._bits[name] & mask]
+
+    def _kind(self, at: int, name: str) -> tuple[object, ...]:
+        """Returns what variables that may be exchanged have in common."""
+        return type(self.calls[at].layer), *self._shapes(at), self._variables[name].shape
+
+    def rearrangements(self, branches: Sequence[Branch]) -> Iterator[dict[int, Candidate]]:
         """Yields what the layers of branches take in other orders: in all, or of two exchanged."""
         numbers = range(len(branches))
         if len(branches) <= _MOST_ORDERED:
@@ -256,20 +327,34 @@ class Decisions:
             exchanges = itertools.combinations(numbers, 2)
             orders = (tuple({a: b, b: a}.get(n, n) for n in numbers) for a, b in exchanges)
         for order in orders:
-            moved = [
-                (at, self.like(at, self.made[other].candidate))
-                for number, source in enumerate(order)
-                if number != source
-                for at, other in zip(branches[number], branches[source], strict=True)
-            ]
-            changes = {at: candidate for at, candidate in moved if candidate}
-            if moved and len(changes) == len(moved):
-                yield changes
+            changes: dict[int, Candidate] = {}
+            for number, source in enumerate(order):
+                parts = zip(branches[number], branches[source], strict=True)
+                for (at, name), (other, its) in parts if number != source else ():
+                    now = changes.get(at, self.made[at].candidate)
+                    taken = self.made[other].candidate.taken[its]
+                    changes[at] = self.with_one(now, name, taken)
+            some = [(at, self._option(at, candidate)) for at, candidate in changes.items()]
+            options = {at: option for at, option in some if option}
+            if some and len(options) == len(some):
+                yield options
+
+    def _option(self, at: int, candidate: Candidate) -> Candidate | None:
+        """Returns the candidate of a call that takes the same.
+
+        A call that stays as it is in part needs none.
+        """
+        same = next((option for option in self.all(at) if option.key == candidate.key), None)
+        stays = candidate.taken.items() & self.made[at].candidate.taken.items()
+        return same or (candidate if stays else None)
 
     def move(self, changes: Mapping[int, Candidate]) -> None:
         """Moves each decision to the layer that takes its candidate."""
         before = {self.made[at].candidate.expressions: self.made[at] for at in changes}
-        moved = {at: before[candidate.expressions] for at, candidate in changes.items()}
+        moved = {
+            at: before.get(candidate.expressions, self.made[at])
+            for at, candidate in changes.items()
+        }
         paths = {self.path(decision.call): self.path(at) for at, decision in moved.items()}
         for at, decision in moved.items():
             by = paths.get(decision.by, decision.by)
@@ -334,15 +419,14 @@ class Decisions:
             places = (
                 self._source.place[m] for m in candidate.modules if self._source.records_of([m])
             )
-            # Where nothing is recorded, nothing is behind.
+            # Where nothing is recorded, nothing is far.
             place = max(places, default=self.place)
-            behind = place < self.place
             # What another call takes without agreeing may be wrong there.
             users = (1 + d.agrees for d in taken if candidate.shares(d.candidate))
             used = max(users, default=0)
             known = -self.kinds[candidate.kind]
             is_part = candidate.cut is not None and not known
-            order = is_part, behind, abs(place - self.place), known
+            order = is_part, abs(place - self.place), known
             is_proposed = candidate.is_named and candidate.kind not in self.refuted
             return used, not is_proposed, *order
 
@@ -359,8 +443,10 @@ class Decisions:
 
     def like(self, at: int, candidate: Candidate) -> Candidate | None:
         """Returns the candidate of a call that takes what another call's candidate does."""
-        wanted = candidate.expressions
-        return next((option for option in self.all(at) if option.expressions == wanted), None)
+        alone = self.alone(candidate)
+        wanted = alone.expressions
+        option = next((option for option in self.all(at) if option.expressions == wanted), None)
+        return self.with_biases(option, candidate) if option and alone is not candidate else option
 
     def laid_out(self, at: int, candidate: Candidate) -> dict[tuple[str, ...], Candidate]:
         """Returns layout -> the candidate of a call that takes another's tensors so."""

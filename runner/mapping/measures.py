@@ -16,8 +16,12 @@ from runner.mapping.ways import Ways
 
 # How many other ways are tried for the layers before a call, with how many of its own candidates.
 MOST_WAYS, _MOST_AGAIN = 160, 6
-# How many ways are tried in a row without success, and how many steps, from how many starts.
-_BUDGET, _MOST_STEPS, _MOST_STARTS = 2 * MOST_WAYS, 4 * MOST_WAYS, MOST_WAYS
+# How many ways are tried in a row without success, and how many steps: also from orders of what
+# parameters take.
+_BUDGET, _MOST_STEPS = 2 * MOST_WAYS, 5 * MOST_WAYS
+_MOST_OF_ORDERS, _MOST_STARTS = MOST_WAYS, MOST_WAYS
+# What one of two parts that change together may take.
+_MOST_OF_PAIR = 8
 
 
 class Measured(NamedTuple):
@@ -107,11 +111,23 @@ class Measures:
         parts = sorted(self.ways.parts(group, reader), key=lambda part: not part[1])
         known: dict[object, Measured] = {}
         best = self._descend(reader, before, parts, known)
-        for start in itertools.islice(self.ways.shuffled(before, parts), _MOST_STARTS):
-            if best.relative <= AGREES or self._steps <= 0:
+        bare = [part for part in parts if part[1]]
+        left = max(0, self._steps - _MOST_OF_ORDERS)
+        for start in itertools.islice(self.ways.shuffled(before, bare), _MOST_STARTS):
+            if best.relative <= AGREES or self._steps <= left:
                 break
-            again = self._descend(reader, start, parts, known, is_order=True)
+            again = self._descend(reader, start, bare, known, is_order=True)
             best = min(best, again, key=lambda measured: measured.relative)
+        # Two that come nearer together alone: few things are a parameter without a layer.
+        while best.relative > AGREES and self._steps > 0:
+            start = best.relative
+            for pair in itertools.combinations(bare, 2):
+                if best.relative < start:
+                    break
+                best = self._step(reader, best, pair, known)
+            if best.relative >= start:
+                break
+            best = self._descend(reader, best.changes, parts, known)
         changed = {c: o for c, o in best.changes.items() if o.key != before[c].key}
         return best._replace(changes=changed)
 
@@ -126,27 +142,47 @@ class Measures:
     ) -> Measured:
         """Changes one part after another from a start, as long as a reader comes nearer by it.
 
-        From an order of what parameters take, only to other orders. What is known is not measured
-        again.
+        From an order of what parameters take, only to other orders.
         """
-
-        def measured(changes: Mapping[int, Candidate]) -> Measured:
-            key = tuple(candidate.key for candidate in changes.values())
-            if key not in known:
-                self._steps -= 1
-                known[key] = self._measured(reader, changes)
-            return known[key]
-
-        best, before = measured(start), math.inf
-        while AGREES < best.relative < before:
+        best, before = self._known(reader, start, known), math.inf
+        while AGREES < best.relative < before and self._steps > 0:
             before = best.relative
-            for at, name in parts:
-                steps = self.ways.exchanged if is_order and name else self.ways.steps
-                for changes in steps(best.changes, at, name):
-                    if best.relative <= AGREES or self._steps <= 0:
-                        return best
-                    best = min(best, measured(changes), key=lambda one: one.relative)
+            for part in parts:
+                best = self._step(reader, best, [part], known, is_order=is_order)
         return best
+
+    def _step(
+        self,
+        reader: int,
+        best: Measured,
+        parts: Sequence[tuple[int, str]],
+        known: dict[object, Measured],
+        *,
+        is_order: bool = False,
+    ) -> Measured:
+        """Returns the nearest way in which parts take something else, or the nearest before."""
+        ways = [best.changes]
+        most = None if len(parts) == 1 else _MOST_OF_PAIR
+        others = self.ways.exchanged if is_order else self.ways.steps
+        for part in parts:
+            steps = (itertools.islice(others(now, *part), most) for now in ways)
+            ways = [*itertools.chain.from_iterable(steps)]
+        for changes in ways:
+            if best.relative <= AGREES or self._steps <= 0:
+                break
+            measured = self._known(reader, changes, known)
+            best = min(best, measured, key=lambda one: one.relative)
+        return best
+
+    def _known(
+        self, reader: int, changes: Mapping[int, Candidate], known: dict[object, Measured]
+    ) -> Measured:
+        """Returns changes as they were measured, or measures them."""
+        key = tuple(candidate.key for candidate in changes.values())
+        if key not in known:
+            self._steps -= 1
+            known[key] = self._measured(reader, changes)
+        return known[key]
 
     def _measured(self, reader: int, changes: Mapping[int, Candidate]) -> Measured:
         """Measures changes, with the best of a reader's candidates, and undoes them."""

@@ -64,6 +64,7 @@ class RecordedCheckpoint:
       modules: the modules, in the order of computation where that is recorded.
       module_of: tensor -> the name of its module.
       weight_norms: (module, lengths, kernel) of the pairs that may be weight norm's.
+      beside: tensor -> the tensors of its module, itself included.
       outlines: module of the source -> an array of the shape of what it computed, floats alone.
       record: returns what a module computed.
     """
@@ -105,6 +106,12 @@ class RecordedCheckpoint:
         self.place = {module.name: at for at, module in enumerate(modules)}
         self.module_of = {
             leaf.name: module.name for module in modules for leaf in module.leaves.values()
+        }
+        # Parameters that one module holds beside others share its name alone.
+        self.beside = {
+            leaf.name: frozenset(other.name for other in module.leaves.values())
+            for module in modules
+            for leaf in module.leaves.values()
         }
 
         self.weight_norms = [*_weight_norms(modules)]

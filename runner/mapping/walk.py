@@ -68,6 +68,7 @@ class Walk:
         self._branches = Branches(decisions, trials, self._calls, outputs)
         self._measures = Measures(decisions, trials, self._calls, outputs)
         self._elsewhere = set[int]()
+        self._taken_from: set[int] = set()
 
     def run(self) -> float:
         """Decides on all variables; returns how far the outputs are in the end."""
@@ -134,7 +135,8 @@ class Walk:
     def _rearrange(self, reader: int) -> bool:
         """Gives branches that are alike each other's tensors, until a reader agrees."""
         for branches in self._decisions.alike(reader):
-            before = {at: self._decisions.made[at].candidate for at in itertools.chain(*branches)}
+            calls = {at for branch in branches for at, _ in branch}
+            before = {at: self._decisions.made[at].candidate for at in calls}
             nearest = math.inf
             while best := self._measures.nearest(reader, self._decisions.rearrangements(branches)):
                 if best.relative >= nearest:
@@ -173,7 +175,8 @@ class Walk:
         siblings = self._decisions.beside(at)
         rivals = self._measures.ways.rivals(at, candidate)
         is_near = decision.relative < NEAR and is_clear(decision.next, decision.relative)
-        if is_recorded and not siblings and not rivals and is_near:
+        is_whole = not self._decisions.apart(at)
+        if is_recorded and not siblings and not rivals and is_near and is_whole:
             decision.by = self._decisions.path(at)
             del self._calls.held[at]
         if place is not None:
@@ -181,6 +184,19 @@ class Walk:
             decision.handed_on = None
             if not decision.by:
                 decision.relative, decision.record = math.inf, ""
+
+    def _take_from_others(self, at: int) -> None:
+        """Forgets, once, the undecided layers that have what a layer has taken."""
+        candidate = self._decisions.made[at].candidate
+        others = {
+            other
+            for other, decision in self._decisions.made.items()
+            if other != at and not decision.by and decision.candidate.shares(candidate)
+        }
+        others -= self._taken_from
+        if not any(self._decisions.mask(o) & self._decisions.calls[at].depends for o in others):
+            self._taken_from |= others
+            self._branches.forget(others)
 
     def _compare_next(self, at: int, decision: Decision, place: int) -> None:
         """Compares the closest other candidate with the record that decided."""
@@ -291,6 +307,9 @@ class Walk:
                 agreement = current if decision.is_unrecorded else handed_on
                 known = not decision.is_hidden and agreement <= AGREES
                 seen = known or (decision.call in tested and current < NEAR)
+                # One that may be another layer agrees with other parameters then.
+                is_known = reader == OUTPUTS or bool(self._decisions.made[reader].by)
+                seen &= is_known or not decision.is_unrecorded
                 if seen and decision.call not in unclear:
                     decision.seen |= depends
                 if not self._decisions.mask(decision.call) & ~decision.seen:
@@ -336,3 +355,5 @@ class Walk:
                 )
         if reader in self._decisions.made and self._decisions.is_reader(reader):
             self._settle(reader)
+        if reader in self._decisions.made and self._decisions.made[reader].agrees:
+            self._take_from_others(reader)

@@ -88,8 +88,8 @@ class Ways:
     def exchanges(self, group: Sequence[Decision], reader: int) -> Iterator[dict[int, Candidate]]:
         """Yields the exchanges within layers side by side, and other ways of ones that wait."""
         now = {decision.call: decision.candidate for decision in group}
-        parts = [part for part in self.parts(group, reader) if part[1]]
-        for at, name in parts:
+        parts = [*self.parts(group, reader)]
+        for at, name in (part for part in parts if part[1]):
             for several in itertools.islice(self.steps(now, at, name), _MOST_ALIKE):
                 changes = {call: option for call, option in several.items() if option != now[call]}
                 if not all(self._trials.is_equal(now[call], o) for call, o in changes.items()):
@@ -100,7 +100,7 @@ class Ways:
             if first and second and not self._trials.is_equal(one.candidate, first):
                 yield {one.call: first, two.call: second}
         for decision in group:
-            if decision.call in dict(parts):
+            if (decision.call, "") not in parts:
                 continue
             options = self._decisions.in_order(decision.call)
             if decision.record:
@@ -195,12 +195,14 @@ class Ways:
     def parts(self, group: Sequence[Decision], reader: int) -> Iterator[tuple[int, str]]:
         """Yields what can take something else: a call, or a variable that has no layer of its own.
 
-        A reader depends on these variables, and nothing has decided on them.
+        So has a bias that the module of its kernel lacks. A reader depends on these variables, and
+        nothing has decided on them.
         """
         for decision in group:
             call, names = decision.call, self._decisions.read(decision.call, reader)
             is_layer = decision.record or any(name.rpartition("/")[2] in ROLES for name in names)
-            yield from ((call, name) for name in ([""] if is_layer else names))
+            apart = ["", *(name for name in self._decisions.apart(call) if name in names)]
+            yield from ((call, name) for name in (apart if is_layer else names))
 
     def shuffled(
         self, now: Mapping[int, Candidate], parts: Iterable[tuple[int, str]]
@@ -281,12 +283,21 @@ class Ways:
         """
         known = now[at]
         if not name:
+            alone = self._decisions.alone(known)
             for option in self._choices(self._decisions.made[at], now):
                 others = [one for one in now if one != at and now[one].shares(option)]
-                likes = [(one, self._decisions.like(one, known)) for one in others]
+                likes = [(one, self._decisions.like(one, alone)) for one in others]
                 moved = {one: like for one, like in likes if like and not like.shares(option)}
-                if option.key != known.key and len(moved) == len(others):
-                    yield {**now, at: option, **moved}
+                if option.key == known.key or len(moved) < len(others):
+                    continue
+                changes = {at: option, **moved}
+                # With the biases that are not of their modules, and without.
+                yield {**now, **changes}
+                stay = {
+                    call: self._decisions.with_biases(changes[call], now[call]) for call in changes
+                }
+                if stay != changes:
+                    yield {**now, **stay}
             return
         had = known.taken[name]
         for taken in self._decisions.singly(at, name):

@@ -55,6 +55,7 @@ class Layer:
       must_fit: whether another shape than the record's is a difference.
       is_part: whether it has a part of the module's tensors alone, so that only agreement counts.
       is_mixed: whether it has tensors of several modules.
+      added: its bias, along the axes of the record, where the module computes without it.
     """
 
     module: str
@@ -65,11 +66,13 @@ class Layer:
     must_fit: bool
     is_part: bool = False
     is_mixed: bool = False
+    added: NDArray[Any] | None = None
 
     @property
     def record(self) -> NDArray[Any]:
         """The record of what the module computed; not held in memory."""
-        return self.records[self.module]
+        record = self.records[self.module]
+        return record if self.added is None else record + self.added
 
 
 @dataclass(frozen=True)

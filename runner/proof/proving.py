@@ -12,6 +12,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from numpy.typing import NDArray
 
 from runner.errors import ConfigError, described_type, ranked
 from runner.internals.keras import layers_of, recorded_calls, replaced_calls
@@ -231,9 +232,20 @@ class _Proving:
         }
         mixed = mixed_modules(records, self._tensors, rest)
         for path, modules in mixed.items():
-            for module in modules if _is_leaf(self._layers[path]) else ():
-                layer = self._layers[path]
-                yield Layer(module, path, layer, records, "", must_fit=False, is_mixed=True)
+            layer = self._layers[path]
+            for module, variables in modules.items() if _is_leaf(layer) else ():
+                bias = getattr(layer, "bias", None)
+                is_beside = bias is not None and self._names.get(id(bias)) not in variables
+                added = self._along_channels(bias, module) if is_beside else None
+                yield Layer(module, path, layer, records, "", False, is_mixed=True, added=added)
+
+    def _along_channels(self, bias: Any, module: str) -> NDArray[Any]:
+        """Returns a bias along the axes of a module's record."""
+        value, outline = array_of(bias), self._reference.outlines[module]
+        is_first = outline.shape[1] == value.size and (
+            outline.shape[-1] != value.size or self._reference.channels_first
+        )
+        return value.reshape(-1, *(1,) * (outline.ndim - 2)) if is_first else value
 
     def _following(self, module: str) -> str:
         """Returns the module behind one, if it has no tensors; else an empty name."""

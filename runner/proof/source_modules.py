@@ -73,8 +73,10 @@ def mixed_modules(
     modules: Collection[str],
     tensors: Mapping[str, Sequence[Collection[str]]],
     layers: Mapping[str, Collection[str]],
-) -> dict[str, list[str]]:
-    """Returns the path of a layer -> the modules that it has tensors of, if there are several.
+) -> dict[str, dict[str, list[str]]]:
+    """Returns the path of a layer -> the modules that it has tensors of -> these variables.
+
+    Layers with tensors of one module are left out.
 
     Such a layer has a tensor of another one, or its source splits it, as a norm and its scale. A
     variable of several tensors, such as a sum, belongs to none.
@@ -95,7 +97,8 @@ def mixed_modules(
     for path, variables in layers.items():
         if not all(variable in parents for variable in variables):
             continue
-        of = [m for m, name in named.items() if any(name in parents[v] for v in variables)]
+        of = {m: [v for v in variables if name in parents[v]] for m, name in named.items()}
+        of = {module: some for module, some in of.items() if some}
         if len(of) > 1:
             mixed[path] = of
     return mixed

@@ -42,9 +42,15 @@ _IN_PIPELINE = re.compile(
 )
 # Where an operation was created, which TensorFlow writes before and after its message.
 _CREATED = re.compile(
-    r"^(Graph execution error:\s+)?Detected at node .*?\nNode: '[^']*'\n", re.DOTALL
+    r"^(Graph execution error:\s+)?(?:Detected at node .*?\nNode: '[^']*'\n)+", re.DOTALL
 )
 _CREATED_AGAIN = "\n\nOriginal stack trace for "
+# Several operations failed, as those that wait for the failed one on another device do; the first.
+_ROOTS = re.compile(
+    r"^\d+ root error\(s\) found\.\n  \(0\) [A-Z_ ]+: (.*?)(?:\n  \(1\) [A-Z_ ]+: .*)?"
+    r"\n\d+ successful operations\.\n\d+ derived errors ignored\.",
+    re.DOTALL | re.MULTILINE,
+)
 # How TensorFlow writes the error of Python code that an operation has called.
 _IN_PYTHON = re.compile(
     r"^(?P<error>\S.*(?:\n  (?:cause|remedy): .*)*)\n"
@@ -121,7 +127,8 @@ def raised_by_operation(
       error: what the session raised.
       created: the frames in which the operation was created.
     """
-    text = _IN_PIPELINE.sub("", _CREATED.sub("", str(error)).partition(_CREATED_AGAIN)[0])
+    text = _CREATED.sub("", str(error)).partition(_CREATED_AGAIN)[0]
+    text = _IN_PIPELINE.sub("", _ROOTS.sub(r"\1", text))
     python = _IN_PYTHON.search(text)
     if python is None:
         places = [(frame.filename, frame.lineno, frame.name) for frame in created]

@@ -14,6 +14,8 @@ from typing import Any
 
 from runner.mapping.correspondence import Correspondence, correspond
 from runner.mapping.module_fitting import Taken
+from runner.mapping.numbered import words_for_numbers
+from runner.planning.places import WeightsLayout
 
 LISTS = Path(__file__).resolve().parents[1] / "data/maps"
 
@@ -71,7 +73,10 @@ class NameList:
 
     def correspondence(self) -> Correspondence:
         """Returns what the map finds."""
-        return correspond(self.variables, self.tensors, layers=self.layers, ordered=self.ordered)
+        words = words_for_numbers(self.tensors, WeightsLayout({}, {}), self.variables)
+        return correspond(
+            self.variables, self.tensors, layers=self.layers, ordered=self.ordered, words=words
+        )
 
 
 def load(path: Path) -> NameList:

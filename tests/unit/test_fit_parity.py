@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -118,16 +120,23 @@ def test_a_data_loader_of_pytorch_trains_as_in_fit(tmp_path: Path) -> None:
     )
 
 
+def test_data_that_use_a_variable_of_another_device_train_as_in_fit(tmp_path: Path) -> None:
+    """In a process of two logical CPUs, also shuffled and resumed."""
+    command = [sys.executable, "-m", "tests.samples.other_device", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("masked", ["by the loss", "by sample weights"])
 def test_a_masked_loss_on_two_devices_trains_as_on_one(masked: str, tmp_path: Path) -> None:
     by_loss = masked == "by the loss"
     weights = {} if by_loss else {"sample_weight": (Y[:, 0] > 0).astype("float32")}
     loss = masked_per_example if by_loss else "mse"
     trained = []
-    for devices in (1, 2):
+    for devices in (["cpu:0"], ["cpu:0", "cpu:1"]):
         model = Case(lambda: small(layers.Dense(4), loss=loss), dict).compiled()
         arguments = {**ARRAYS, **weights, "epochs": 2, "overrides": {"devices": devices}}
-        _fit(model, tmp_path / str(devices), **arguments)
+        _fit(model, tmp_path / str(len(devices)), **arguments)
         trained.append(model.get_weights())
     for one, two in zip(*trained, strict=True):
         np.testing.assert_allclose(two, one, rtol=1e-5, atol=1e-6)
@@ -138,9 +147,9 @@ def masked_per_example(truth: Any, predicted: Any) -> Any:
 
 
 class Read(keras.utils.PyDataset):
-    """Reads batches, of which one cannot be read until it is repaired."""
+    """Reads batches, which cannot be read once a run has a checkpoint, until they are repaired."""
 
-    broken, reads = False, 0
+    run: Path | None = None
 
     def __len__(self) -> int:
         return 5
@@ -150,8 +159,7 @@ class Read(keras.utils.PyDataset):
 
     @classmethod
     def read(cls, index: NDArray[Any]) -> NDArray[Any]:
-        cls.reads += 1
-        if cls.broken and cls.reads > 13:
+        if cls.run is not None and any(cls.run.rglob("*.index")):
             raise KeyError("no such picture")
         features: NDArray[Any] = X[8 * int(index) :][:8]
         return features
@@ -172,17 +180,17 @@ def test_a_run_whose_data_raised_an_error_resumes_once_they_are_repaired(
     data: Callable[[], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """TensorFlow reads ahead, so that the last checkpoint may hold the error."""
-    case, arguments = Case(small, dict), {"epochs": 4, "shuffle": False}
+    case, arguments = Case(small, dict), {"epochs": 8, "shuffle": False}
     whole, model = case.compiled(), case.compiled()
     _fit(whole, tmp_path / "whole", x=data(), **arguments)
-    monkeypatch.setattr(Read, "reads", 0)
+    broken = tmp_path / "broken"
     with monkeypatch.context() as patched:
-        patched.setattr(Read, "broken", True)
+        patched.setattr(Read, "run", broken)
         with pytest.raises(
             UserCodeError, match=r"data.train\(\) raised KeyError: 'no such picture'"
         ):
-            _fit(model, tmp_path, x=data(), **arguments)
-    assert _fit(model, tmp_path, x=data(), **arguments).plan is None
+            _fit(model, broken, x=data(), **arguments)
+    assert _fit(model, broken, x=data(), **arguments).plan is None
     _same_weights(model, whole)
 
 
@@ -266,7 +274,9 @@ def test_a_run_says_which_random_numbers_begin_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     case = CASES[BEGINS_AGAIN]
-    _fit(case.compiled(), tmp_path, verbose=1, **case.arguments())
+    with tf.device("/cpu:0"):  # Data with a seed on a GPU are read again.
+        arguments = case.arguments()
+    _fit(case.compiled(), tmp_path, verbose=1, **arguments)
     printed = " ".join(capsys.readouterr().out.split())
     assert "sees other batches than one that was not interrupted: ReadVariableOp" in printed
 

@@ -14,6 +14,7 @@ from runner.config.schema import ScaffoldConfig, SessionConfig, TrainConfig, Var
 from runner.errors import ConfigError, UserCodeError
 from runner.graph.built_graph import BuiltGraph
 from runner.graph.new_graph import set_threads
+from runner.internals.tensorflow import is_op_determinism_enabled
 from tests.samples.graphs import build, opened, training_of
 from tests.support.configs import LINEAR, tiny
 
@@ -51,6 +52,9 @@ def test_mixed_precision_computes_in_16_bits_and_keeps_weights_in_32(policy: str
     assert keras.config.dtype_policy().name == "float32", "also after an error"
 
 
+by_xla = pytest.mark.skipif(
+    is_op_determinism_enabled(), reason="Keras uses no XLA with TF_DETERMINISTIC_OPS=1, and says so"
+)
 LINEAR_16 = {"_target_": "tests.samples.odd.Linear", "dtype_policy": "mixed_bfloat16"}
 RISING = {
     "data": {"_target_": "tests.samples.odd.Rising"},
@@ -59,6 +63,7 @@ RISING = {
 }
 
 
+@by_xla
 @pytest.mark.parametrize(
     ("model", "changes", "evaluates", "tolerance"),
     [
@@ -82,6 +87,7 @@ def test_forward_pass_loss_and_gradient_are_compiled_as_one_and_give_the_same(
     assert compiled == [0, 2], "the training step and the evaluation"
 
 
+@by_xla
 def test_an_operation_that_xla_cannot_compile_fails_the_first_step_by_name() -> None:
     config = tiny(metrics={"named": {"_target_": "tests.samples.odd.digits", "_partial_": True}})
     config.model["jit_compile"] = True

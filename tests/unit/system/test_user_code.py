@@ -72,6 +72,16 @@ def test_code_that_is_itself_installed_is_shown(tmp_path: Path) -> None:
     assert "keras/code.py" not in details
 
 
+def roots(message: str) -> str:
+    """Returns what TensorFlow writes where the batch of an error was for two devices."""
+    node = "\n\t [[{{node A}}]]"
+    return (
+        f"2 root error(s) found.\n  (0) INVALID_ARGUMENT: {message}{node}\n\t [[A/_57]]\n"
+        f"  (1) INVALID_ARGUMENT: {message}{node}\n0 successful operations.\n"
+        "0 derived errors ignored."
+    )
+
+
 def test_what_tensorflow_writes_around_an_error_is_left_out() -> None:
     at = '  File "/mine/data.py", line 3, in augment'
     python = f"ZeroDivisionError: 1 / 0\nTraceback (most recent call last):\n\n{at}\n    1 / 0\n\n"
@@ -85,6 +95,8 @@ def test_what_tensorflow_writes_around_an_error_is_left_out() -> None:
         f"{made}no row\n\t [[{{{{node A}}}}]]\n\nOriginal stack trace for 'A':\n{at}": (
             "data raised ValueError: no row"
         ),
+        f"{made}{made}{roots('no row')}": "data raised ValueError: no row",
+        roots(pipeline + python): "data raised ZeroDivisionError: 1 / 0",
     }.items():
         error = raised_by_operation("data", ValueError(message))
         assert str(error) == shown
