@@ -111,21 +111,21 @@ class Measures:
         parts = sorted(self.ways.parts(group, reader), key=lambda part: not part[1])
         known: dict[object, Measured] = {}
         best = self._descend(reader, before, parts, known)
-        bare = [part for part in parts if part[1]]
+        parameters = [part for part in parts if part[1]]
         left = max(0, self._steps - _MOST_OF_ORDERS)
-        for start in itertools.islice(self.ways.shuffled(before, bare), _MOST_STARTS):
+        for start in itertools.islice(self.ways.shuffled(before, parameters), _MOST_STARTS):
             if best.relative <= AGREES or self._steps <= left:
                 break
-            again = self._descend(reader, start, bare, known, is_order=True)
+            again = self._descend(reader, start, parameters, known, is_order=True)
             best = min(best, again, key=lambda measured: measured.relative)
         # Two that come nearer together alone: few things are a parameter without a layer.
         while best.relative > AGREES and self._steps > 0:
-            start = best.relative
-            for pair in itertools.combinations(bare, 2):
-                if best.relative < start:
+            farthest = best.relative
+            for pair in itertools.combinations(parameters, 2):
+                if best.relative < farthest:
                     break
                 best = self._step(reader, best, pair, known)
-            if best.relative >= start:
+            if best.relative >= farthest:
                 break
             best = self._descend(reader, best.changes, parts, known)
         changed = {c: o for c, o in best.changes.items() if o.key != before[c].key}
