@@ -9,7 +9,7 @@ from typing import Any
 from runner.mapping.candidates import Candidate
 from runner.mapping.decision import AGREES
 from runner.mapping.decisions import OUTPUTS, Decisions
-from runner.mapping.layer_calls import ContradictedError, ModelCalls, PauseError
+from runner.mapping.layer_calls import ContradictedError, ModelCalls
 from runner.mapping.trials import Trials
 
 # How many beginnings of branches before a layer take the beginnings of others, with how many
@@ -114,13 +114,7 @@ class Branches:
         """Decides again up to a reader with changes; returns whether it agrees."""
         self.forced = dict(changes)
         try:
-            while True:
-                try:
-                    reached = self._calls.call(None if reader == OUTPUTS else reader)
-                    break
-                except PauseError as pause:
-                    work = pause.work
-                work()
+            reached = self._calls.reach(None if reader == OUTPUTS else reader)
             if reader == OUTPUTS:
                 return self._outputs(reached) <= AGREES
             options = self._decisions.in_order(reader)

@@ -87,6 +87,7 @@ def candidates(variables: Sequence[Variable], source: RecordedCheckpoint) -> lis
         return _recurrent(variables, source)
     result = [c for module in source.modules for c in _of_module(variables, module)]
     result += [c for module in source.modules for c in _of_fused(variables, module)]
+    result += _of_weight_norm(variables, source)
     result += _sums(variables, result, source)
     return result or _of_many(variables, source)
 
@@ -227,6 +228,28 @@ def _of_fused(variables: Sequence[Variable], module: Module) -> Iterator[Candida
                     yield Candidate(taken, (module.name,), cut)
 
 
+def _of_weight_norm(
+    variables: Sequence[Variable], source: RecordedCheckpoint
+) -> Iterator[Candidate]:
+    """Yields kernels of two tensors of weight norm; the module of the bias is around theirs."""
+    roles = {_role(variable): variable for variable in variables}
+    if len(roles) != len(variables) or not {WEIGHT} <= {*roles} <= {WEIGHT, BIAS}:
+        return
+    biases: list[tuple[dict[str, Taken], tuple[str, ...]]] = [({}, ())]
+    if bias := roles.get(BIAS):
+        biases = [
+            ({bias.name: Taken((leaf.name,))}, (module.name,))
+            for module in source.modules
+            for leaf in module.leaves.values()
+            if len(module.leaves) == 1 and leaf.shape == bias.shape
+        ]
+    for module, length, kernel in source.weight_norms:
+        steps = [step for cut, step in ways(roles[WEIGHT], kernel.shape) if not cut]
+        for step, (taken, around) in itertools.product(steps, biases):
+            both = Taken((length.name, kernel.name), step=step, function="weight_norm")
+            yield Candidate({roles[WEIGHT].name: both, **taken}, (module, *around))
+
+
 def _cuts(whole: int, part: int, shapes: Sequence[Shape]) -> list[Cut]:
     """Returns the parts of an axis; `shapes` with an axis for heads tell interleaved ones."""
     step = math.gcd(whole, part)
@@ -355,7 +378,9 @@ def named(
     if len(taken) < len(variables) or not _are_apart([t for t in taken.values() if t.tensors]):
         return None
     modules = source.modules_of(name for one in taken.values() for name in one.tensors)
-    is_sum = any(len(one.tensors) > 1 and not one.step for one in taken.values())
+    is_sum = any(
+        len(one.tensors) > 1 and not one.step and one.function == "sum" for one in taken.values()
+    )
     return Candidate(taken, modules, is_sum=is_sum, is_named=True) if modules else None
 
 

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 from runner.mapping.candidates import Candidate, candidates, chosen, constant, named, ordered
 from runner.mapping.dataflow import LayerCall
 from runner.mapping.decision import Decision, Kept
+from runner.mapping.layouts import Shape
 from runner.mapping.module_fitting import Taken
 from runner.mapping.modules import BIAS, ROLES
 from runner.mapping.source import RecordedCheckpoint, Variable
@@ -163,6 +164,10 @@ class Decisions:
             if not self.is_taken(Candidate({name: taken}, ()), {at})
         )
 
+    def shape(self, name: str) -> Shape:
+        """Returns the dimensions of a variable."""
+        return self._variables[name].shape
+
     def with_one(self, candidate: Candidate, name: str, taken: Taken) -> Candidate:
         """Returns a candidate in which one variable takes something else."""
         some = {**candidate.taken, name: taken}
@@ -174,7 +179,7 @@ class Decisions:
         return sum(self._bits[name] for name in self.calls[at].variables)
 
     def _shapes(self, at: int) -> list[Any]:
-        return [self._variables[name].shape for name in self.calls[at].variables]
+        return [self.shape(name) for name in self.calls[at].variables]
 
     def siblings(self, at: int) -> list[int]:
         """Returns the calls beside one, of layers of equal shapes."""
@@ -187,6 +192,23 @@ class Decisions:
             and its.variables
             and self._shapes(other) == self._shapes(at)
         ]
+
+    def again(self, at: int) -> list[int]:
+        """Returns the later calls of a layer that do not depend on what its first one reads."""
+        layer, mask = self.calls[at].layer, self.mask(at)
+        later = range(self.calls[at].end, len(self.calls))
+        return [
+            other
+            for other in later
+            if self.calls[other].layer is layer and not self.calls[other].depends & mask
+        ]
+
+    def _read(self, at: int) -> int:
+        """Returns the variables on which the inputs of a layer depend, in any call."""
+        mask = self.calls[at].depends
+        for other in self.again(at):
+            mask |= self.calls[other].depends
+        return mask
 
     def beside(self, at: int) -> list[int]:
         """Returns the layers of equal shapes that read the input of one."""
@@ -202,7 +224,7 @@ class Decisions:
         """
         agreeing = [self.calls[at].depends for at, decision in self.made.items() if decision.agrees]
         before = [at for at in self.made if self.mask(at) & self.depends(reader)]
-        read = {at: self.mask(at) | self.calls[at].depends for at in before}
+        read = {at: self.mask(at) | self._read(at) for at in before}
         pairs: list[tuple[Branch, Branch]] = []
         for one, two in itertools.combinations(sorted(before, reverse=True), 2):
             first, second = (

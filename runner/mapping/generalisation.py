@@ -41,11 +41,14 @@ def generalise(
         wrong = _wrong(ordered, whole, barred)
         if not wrong:
             return ordered
-        # A rule that says too much makes way for the names that it is right for.
+        # A rule that says too much makes way for the names that no other rule is right for.
         rules = {key: value for key, value in ordered.items() if key not in wrong}
+        rest = dict(rules)
         for name, value in whole.items():
             if any(predict(key, ordered[key], name) is not None for key in wrong):
-                rules[name] = value
+                predicted = (predict(key, others, name) for key, others in rest.items())
+                if next((one for one in predicted if one is not None), None) != value:
+                    rules[name] = value
 
 
 def _specificity(rule: tuple[str, str]) -> tuple[int, int, int]:

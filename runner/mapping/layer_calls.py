@@ -46,22 +46,35 @@ class ModelCalls:
         self._inside = inner_layers(model)
         self.held: dict[int, Callable[[], Any]] = {}
         self._cache: dict[int, Any] = {}
-        self._at = self._dirty = 0
+        self._at = self._dirty = self._blind = 0
         self._stop: int | None = None
 
-    def call(self, stop: int | None = None, dirty: int = 0) -> Any:
+    def reach(self, stop: int | None = None, blind: int = 0) -> Any:
+        """Calls the model as `call` does, and does the work for which it pauses.
+
+        What reads the variables in `blind`, or depends on them, is not decided.
+        """
+        while True:
+            # A pause holds what the model has computed, so it ends before the work.
+            try:
+                return self.call(stop, blind=blind)
+            except PauseError as pause:
+                work = pause.work
+            work()
+
+    def call(self, stop: int | None = None, dirty: int = 0, blind: int = 0) -> Any:
         """Calls the model, up to a call if one is given, and returns that call or the outputs.
 
         What does not depend on the variables in `dirty` is not computed again.
         """
-        self._at, self._stop, self._dirty = 0, stop, dirty
+        self._at, self._stop, self._dirty, self._blind = 0, stop, dirty, blind
         try:
             with replaced_calls(self._on_call):
                 return self.forward()
         except ReachedLayerError as reached:
             return reached.call
         finally:
-            self._stop, self._dirty = None, 0
+            self._stop, self._dirty, self._blind = None, 0, 0
 
     def _on_call(self, original: Any, layer: Any, *arguments: Any, **keywords: Any) -> Any:
         at = self._at
@@ -80,14 +93,15 @@ class ModelCalls:
 
         if at == self._stop:
             raise ReachedLayerError(run)
-        if call.variables and at not in self._decisions.made:
+        is_blind = bool((call.reads | call.depends) & self._blind)
+        if call.variables and at not in self._decisions.made and not is_blind:
             output = self._solve(at, run)
         else:
             output = self.output(at, run)
         self._at = call.end
         decision = self._decisions.made.get(at)
         is_recorded = decision is not None and decision.handed_on is not None
-        if call.reads and not self._dirty and not is_recorded:
+        if call.reads and not self._dirty and not is_recorded and not is_blind:
             self._cache[at] = output
         return output
 

@@ -26,12 +26,14 @@ class Taken:
       cut: the steps that take a part of the first tensor, such as a third of it; may be empty.
       step: the steps behind the cut; may be empty. Of a constant, the constant.
       others: tensors that fit as well, where the words of a module do not say which is which.
+      function: what combines several.
     """
 
     tensors: tuple[str, ...]
     cut: str = ""
     step: str = ""
     others: tuple[str, ...] = ()
+    function: str = "sum"
 
     def expression(self) -> str:
         """Returns the expression of a rule."""
@@ -40,7 +42,7 @@ class Taken:
             return self.step
         source = " | ".join(filter(None, (names[0], self.cut)))
         if len(names) > 1 and not self.step.startswith("torch_"):
-            source = f"sum({source}, {names[1]})"
+            source = f"{self.function}({source}, {names[1]})"
         return " | ".join(filter(None, (source, self.step)))
 
 

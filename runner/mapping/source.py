@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +15,7 @@ from numpy.typing import NDArray
 from runner.checkpoints.reader import CheckpointReader
 from runner.mapping.layouts import Shape
 from runner.mapping.module_fitting import Taken
-from runner.mapping.modules import Module, group
+from runner.mapping.modules import Leaf, Module, group
 from runner.proof.reference import Recent, Reference
 from runner.proof.source_modules import named_as_tensors
 from runner.rules.expressions import Expression, names_in, parse
@@ -61,6 +63,7 @@ class RecordedCheckpoint:
       tensors: name -> shape of all tensors that may be weights.
       modules: the modules, in the order of computation where that is recorded.
       module_of: tensor -> the name of its module.
+      weight_norms: (module, lengths, kernel) of the pairs that may be weight norm's.
       beside: tensor -> the tensors of its module, itself included.
       outlines: module of the source -> an array of the shape of what it computed, floats alone.
       record: returns what a module computed.
@@ -111,6 +114,8 @@ class RecordedCheckpoint:
             for leaf in module.leaves.values()
         }
 
+        self.weight_norms = [*_weight_norms(modules)]
+
     def modules_of(self, tensors: Iterable[str]) -> tuple[str, ...]:
         """Returns the modules of tensors; one that names propose may have none."""
         known = (self.module_of[name] for name in tensors if name in self.module_of)
@@ -159,6 +164,20 @@ class RecordedCheckpoint:
 
     def _has(self, name: str) -> bool:
         return self._spec.find(name) is not None
+
+
+def _weight_norms(modules: Sequence[Module]) -> Iterator[tuple[str, Leaf, Leaf]]:
+    leaves: dict[str, list[Leaf]] = {}
+    for module in modules:
+        leaves.setdefault(module.name, []).extend(module.leaves.values())
+    for name, some in leaves.items():
+        for length, kernel in itertools.permutations(some, 2):
+            sizes = [*zip(length.shape, kernel.shape, strict=False)]
+            along = [pair for pair in sizes if pair[0] > 1]
+            # One axis of the kernel, and 1 for the others.
+            is_length = len(length.shape) == len(kernel.shape) and len(along) == 1
+            if is_length and along[0][0] == along[0][1] < math.prod(kernel.shape):
+                yield name, length, kernel
 
 
 def _base(name: str) -> str:

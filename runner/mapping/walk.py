@@ -60,18 +60,12 @@ class Walk:
         self._calls = ModelCalls(model, forward, decisions, self._solve)
         self._branches = Branches(decisions, trials, self._calls, outputs)
         self._measures = Measures(decisions, trials, self._calls, outputs)
+        self._elsewhere = set[int]()
         self._taken_from: set[int] = set()
 
     def run(self) -> float:
         """Decides on all variables; returns how far the outputs are in the end."""
-        while True:
-            # A pause holds what the model has computed, so it ends before the work.
-            try:
-                outputs = self._calls.call()
-                break
-            except PauseError as pause:
-                work = pause.work
-            work()
+        outputs = self._calls.reach()
         if self._outputs(outputs) > AGREES and not self._rearrange(OUTPUTS):
             self._search(OUTPUTS)
         self._settle(OUTPUTS)
@@ -96,6 +90,8 @@ class Walk:
         if best is None or best.relative > AGREES:
             if self._branches.forced:
                 raise ContradictedError
+            if at not in self._elsewhere and self._decisions.again(at):
+                raise PauseError(lambda: self._decide_elsewhere(at))
             # A module without a record contradicts nothing that has agreed before.
             is_silent = any(not self._source.has_record(option.modules) for option in options)
             if any(
@@ -112,6 +108,18 @@ class Walk:
         if self._decisions.is_reader(at):
             raise PauseError(lambda: self._settle(at))
         return self._calls.output(at, run)
+
+    def _decide_elsewhere(self, at: int) -> None:
+        """Decides by a later call of a layer: the recorded one may be first in the source alone."""
+        self._elsewhere.add(at)
+        for other in self._decisions.again(at):
+            run = self._calls.reach(other, blind=self._decisions.mask(at))
+            tried = self._trials.until_one_agrees(other, run, self._decisions.in_order(at))
+            best = min(tried, key=lambda one: one.relative, default=None)
+            if best is not None and best.relative <= AGREES:
+                self._calls.held[at] = run
+                self._decide(at, best, place=other)
+                return
 
     def _reconsider(self, at: int, tried: Sequence[Tried]) -> None:
         if not self._rearrange(at):
@@ -146,7 +154,8 @@ class Walk:
             if not self._decisions.made[at].by:
                 self._calls.held[at] = self._calls.call(at)
 
-    def _decide(self, at: int, tried: Tried) -> None:
+    def _decide(self, at: int, tried: Tried, place: int | None = None) -> None:
+        """Takes a candidate; `place` is the call that was tried if it is another of the layer."""
         candidate = tried.candidate
         is_recorded = bool(tried.record)
         decision = Decision(at, candidate, tried.relative, tried.record, handed_on=tried.expected)
@@ -154,7 +163,7 @@ class Walk:
         if is_recorded:
             self._decisions.kinds[candidate.kind] += 1
             self._decisions.place = max(self._source.place[module] for module in candidate.modules)
-            self._compare_next(at, decision)
+            self._compare_next(at, decision, at if place is None else place)
         self._trials.load(candidate)
         siblings = self._decisions.beside(at)
         rivals = self._measures.ways.rivals(at, candidate)
@@ -163,6 +172,11 @@ class Walk:
         if is_recorded and not siblings and not rivals and is_near and is_whole:
             decision.by = self._decisions.path(at)
             del self._calls.held[at]
+        if place is not None:
+            # The record is not of this call.
+            decision.handed_on = None
+            if not decision.by:
+                decision.relative, decision.record = math.inf, ""
 
     def _take_from_others(self, at: int) -> None:
         """Forgets, once, the undecided layers that have what a layer has taken."""
@@ -177,11 +191,11 @@ class Walk:
             self._taken_from |= others
             self._branches.forget(others)
 
-    def _compare_next(self, at: int, decision: Decision) -> None:
+    def _compare_next(self, at: int, decision: Decision, place: int) -> None:
         """Compares the closest other candidate with the record that decided."""
         run, candidate = self._calls.held[at], decision.candidate
         for other in self._decisions.in_order(at):
-            if other.key == candidate.key or not self._trials.comparable(at, other):
+            if other.key == candidate.key or not self._trials.comparable(place, other):
                 continue
             if other.cut != candidate.cut or self._trials.is_equal(candidate, other):
                 continue
@@ -190,7 +204,7 @@ class Walk:
             value = array_of(run())
             expected = decision.handed_on
             if expected is None:
-                decision.next = self._trials.attempt_behind(at, run, other).relative
+                decision.next = self._trials.attempt_behind(place, run, other).relative
             else:
                 decision.next = difference(value, expected())[0]
             decision.close = None if is_clear(decision.next, decision.relative) else other

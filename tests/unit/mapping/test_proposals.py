@@ -13,6 +13,7 @@ import yaml
 
 import runner
 from runner.errors import ConfigError
+from runner.mapping.generalisation import generalise
 from tests.architectures.test_architectures import CASES, KEPT, difference, model_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -187,6 +188,14 @@ def test_a_name_of_two_lines_stays_in_its_comment(tmp_path: Path) -> None:
     proposal = runner.propose(model, tmp_path / "source.safetensors")
     assert r"a\nscaffolds: {}\x1b[2J" in str(proposal)
     assert all(line.lstrip()[:1] == "#" for line in str(proposal).splitlines())
+
+
+def test_a_rule_that_says_too_much_leaves_names_to_another() -> None:
+    """The rule of `a_0/` would match `a_0_bn1/` too, which a rule of all levels is right for."""
+    heads = {f"a_{n}/": f"x.{n}.0." for n in range(3)}
+    norms = {f"a_{n}_bn{level}/": f"y.{n}.{level}." for n in range(3) for level in range(2)}
+    rules = generalise(heads | norms, heads | norms, [])
+    assert rules == heads | {"a_{a}_bn{b}/": "y.{a}.{b}."}
 
 
 def test_numbered_modules_whose_names_need_quotes_share_a_rule(tmp_path: Path) -> None:

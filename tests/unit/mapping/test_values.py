@@ -488,6 +488,51 @@ def test_parameters_without_a_record_are_decided_by_what_reads_them(
     assert difference(model, file) < 1e-5
 
 
+def levels() -> keras.Model:
+    """Two branches alike, which read the smaller map first; some layers are of one map alone."""
+    x = keras.Input((4, 6))
+    stem = layers.Dense(6, "tanh", name="stem")(x)
+    ends = []
+    for name in "ab":
+        first, last = (layers.Dense(6, "tanh", name=f"{name}_{end}") for end in ("in", "out"))
+        maps = [
+            last(layers.Dense(6, "tanh", name=f"{name}_{size}")(first(y)))
+            for size, y in (("small", stem[:, ::2]), ("large", stem))
+        ]
+        ends.append(keras.ops.concatenate(maps, 1))
+    return keras.Model(x, layers.Concatenate()(ends))
+
+
+def test_the_recorded_call_of_a_layer_may_be_a_later_one(tmp_path: Path) -> None:
+    random, model = np.random.default_rng(0), levels()
+    for variable in model.variables:
+        variable.assign(random.uniform(-1, 1, variable.shape))
+    x = random.normal(size=(3, 4, 6)).astype(np.float32)
+    records: Arrays = {}
+    numbers = iter((4, 7, 2, 8, 6, 3, 1, 5, 0))
+    tensors: Arrays = {}
+
+    def call(name: str, y: Any) -> Any:
+        layer, spelled = model.get_layer(name), f"m{next(numbers)}"
+        kernel, bias = (variable.numpy() for variable in layer.weights)
+        tensors.update({f"{spelled}.weight": kernel.T, f"{spelled}.bias": bias})
+        records[f"activations/{spelled}"] = np.asarray(layer(y))
+        return layer(y)
+
+    stem = call("stem", x)
+    for name in "ba":
+        large = call(f"{name}_in", stem)
+        call(f"{name}_out", call(f"{name}_large", large))
+        call(f"{name}_small", model.get_layer(f"{name}_in")(stem[:, ::2]))
+    reference = {"inputs": x, "outputs": np.asarray(model(x)), "metadata": json.dumps({})}
+    source, file = written(tmp_path, dict(sorted(tensors.items())), reference | records)
+    model = levels()
+    proposal = runner.propose(model, source, reference=file)
+    assert [*proposal.doubts()] == []
+    runner.warm_start(model, proposal.scaffolds)
+    assert difference(model, file) < 1e-5
+
+
 def translated(*names: str) -> keras.Model:
     """An encoder whose state begins a decoder."""
     source, target = keras.Input((5,), dtype="int32"), keras.Input((4,), dtype="int32")
@@ -537,7 +582,10 @@ def gated() -> keras.Model:
     return keras.Model(x, layers.Dense(3, name="head")(y))
 
 
-def test_a_convolution_of_two_layers_and_one_of_weight_norm_are_found(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("conv", "norm"), [("conv", "conv.parametrizations.weight"), ("m3", "m0")])
+def test_a_convolution_of_two_layers_and_one_of_weight_norm_are_found(
+    conv: str, norm: str, tmp_path: Path
+) -> None:
     """The convolution computes channels first; the kernel of the other one fits in every order."""
     random, known = np.random.default_rng(0), gated()
     for variable in known.variables:
@@ -551,9 +599,9 @@ def test_a_convolution_of_two_layers_and_one_of_weight_norm_are_found(tmp_path: 
             ..., None
         ],
         "glu.bias": np.concatenate([values[f"{n}/bias"] for n in ("value", "gate")]),
-        "conv.parametrizations.weight.original0": length,
-        "conv.parametrizations.weight.original1": 2 * direction,
-        "conv.bias": values["conv/bias"],
+        f"{norm}.original0": length,
+        f"{norm}.original1": 2 * direction,
+        f"{conv}.bias": values["conv/bias"],
         "head.weight": values["head/kernel"].T,
         "head.bias": values["head/bias"],
     }
@@ -561,7 +609,8 @@ def test_a_convolution_of_two_layers_and_one_of_weight_norm_are_found(tmp_path: 
     parts = [reference.pop("activations/value"), before]
     del reference["activations/gate"]
     glu = {"activations/glu": np.concatenate(parts, -1).transpose(0, 2, 1)}
-    order = ["inputs", "outputs", "activations/conv", "activations/head", "metadata"]
+    reference[f"activations/{conv}"] = reference.pop("activations/conv")
+    order = ["inputs", "outputs", f"activations/{conv}", "activations/head", "metadata"]
     source, file = written(tmp_path, tensors, glu | {key: reference[key] for key in order})
     model = gated()
     proposal = runner.propose(model, source, reference=file)
