@@ -24,10 +24,10 @@ Values:
   variables of one call, by shapes.
 - `dataflow`: the calls of a model, and which variables each depends on.
 - `decision`: what one call takes, and why; `decisions`: of all calls so far; `trials`: calls
-  layers with candidates; `ways`: other ways for layers side by side; `branches`: other
-  branches that are like one.
+  layers with candidates; `ways`: other ways for layers side by side.
 - `layer_calls`: calls the model up to a layer; `measures`: how near a layer comes to its record
-  after changes before it; `walk`: one call of the model, in which all of them work.
+  after changes before it; `branches`: changes of branches that are alike; `walk`: one call of the
+  model, in which all of them work.
 - `values`: `decide`, a correspondence that a reference decides.
 
 Both:

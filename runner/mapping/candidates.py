@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from runner.mapping.cuts import Cut, listed
+from runner.mapping.cuts import MOST_PARTS, Cut, cuts, listed
 from runner.mapping.layouts import Shape, fits
 from runner.mapping.module_fitting import Taken, fit_recurrent
 from runner.mapping.modules import BIAS, RECURRENT, ROLES, WEIGHT, Module, group
@@ -17,12 +17,10 @@ from runner.mapping.source import RecordedCheckpoint, Variable
 
 # How many rows a table may have before the first one of the model, or behind the last.
 _MOST_ROWS = 8
-# How many parts a fused tensor may have, and how many combinations of parameters are tried.
-_MOST_PARTS, _MOST_COMBINATIONS = 8, 400
+# How many combinations of parameters are tried.
+_MOST_COMBINATIONS = 400
 # In how many ways one module may be the variables of a call.
 _MOST_OF_MODULE = 64
-# How many heads a matrix may have whose shape does not tell.
-_MOST_HEADS = 64
 # What a variable takes, and the module of that.
 _Option: TypeAlias = tuple[Taken, str | None]
 
@@ -207,14 +205,14 @@ def _of_fused(variables: Sequence[Variable], module: Module) -> Iterator[Candida
     for axis, whole in enumerate(shape):
         rest = math.prod(shape) // whole
         part = math.prod(kernel.shape) // rest if math.prod(kernel.shape) % rest == 0 else 0
-        if not 1 < part < whole or whole // part > _MOST_PARTS:
+        if not 1 < part < whole or whole // part > MOST_PARTS:
             continue
         if bias and (axis not in (0, len(shape) - 1) or bias.shape != (whole,)):
             continue
         if biases and math.prod(biases[0].shape) != part:
             continue
         shapes = [kernel.shape, *(v.shape for v in biases)]
-        for cut in _cuts(whole, part, shapes if axis == 0 and len(shape) == 2 else ()):
+        for cut in cuts(whole, part, shapes if axis == 0 and len(shape) == 2 else ()):
             cut_shape = (*shape[:axis], part, *shape[axis + 1 :])
             for inner, step in ways(kernel, cut_shape):
                 taken = {kernel.name: Taken((weight.name,), cut.steps(shape, axis), step)}
@@ -248,30 +246,6 @@ def _of_weight_norm(
         for step, (taken, around) in itertools.product(steps, biases):
             both = Taken((length.name, kernel.name), step=step, function="weight_norm")
             yield Candidate({roles[WEIGHT].name: both, **taken}, (module, *around))
-
-
-def _cuts(whole: int, part: int, shapes: Sequence[Shape]) -> list[Cut]:
-    """Returns the parts of an axis; `shapes` with an axis for heads tell interleaved ones."""
-    step = math.gcd(whole, part)
-    starts = range(0, whole - part + 1, step)[: _MOST_PARTS + 1]
-    cuts = [Cut(start, part, whole=whole) for start in starts]
-    for shape in shapes:
-        if len(shape) < 2:
-            continue
-        # (inputs, heads, size) of a kernel, (heads, size) of a bias; a matrix does not tell.
-        heads, size = shape[-2:]
-        known = [heads] if heads * size == part else []
-        for count in known or (_divisors(part) if len(shapes[0]) == 2 else []):
-            if whole % part == 0 and count > 1:
-                parts = whole // part
-                more = [Cut(n, part // count, count, parts, whole) for n in range(parts)]
-                cuts += [cut for cut in more if cut not in cuts]
-    return cuts
-
-
-def _divisors(part: int) -> list[int]:
-    """Returns the numbers of heads that a matrix may have."""
-    return [heads for heads in range(2, _MOST_HEADS + 1) if part % heads == 0 and heads < part]
 
 
 def _recurrent(variables: Sequence[Variable], source: RecordedCheckpoint) -> list[Candidate]:

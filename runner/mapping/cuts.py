@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.mapping.layouts import Shape
+
+# How many parts a fused tensor may have, and how many heads a matrix whose shape does not tell.
+MOST_PARTS, _MOST_HEADS = 8, 64
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,30 @@ class Cut:
             alike = (self.heads, self.parts, self.size) == (other.heads, other.parts, other.size)
             return not alike or self.start == other.start
         return self.start < other.start + other.size and other.start < self.start + self.size
+
+
+def cuts(whole: int, part: int, shapes: Sequence[Shape]) -> list[Cut]:
+    """Returns the parts of an axis; `shapes` with an axis for heads tell interleaved ones."""
+    step = math.gcd(whole, part)
+    starts = range(0, whole - part + 1, step)[: MOST_PARTS + 1]
+    result = [Cut(start, part, whole=whole) for start in starts]
+    for shape in shapes:
+        if len(shape) < 2:
+            continue
+        # (inputs, heads, size) of a kernel, (heads, size) of a bias; a matrix does not tell.
+        heads, size = shape[-2:]
+        known = [heads] if heads * size == part else []
+        for count in known or (_divisors(part) if len(shapes[0]) == 2 else []):
+            if whole % part == 0 and count > 1:
+                parts = whole // part
+                more = [Cut(n, part // count, count, parts, whole) for n in range(parts)]
+                result += [cut for cut in more if cut not in result]
+    return result
+
+
+def _divisors(part: int) -> list[int]:
+    """Returns the numbers of heads that a matrix may have."""
+    return [heads for heads in range(2, _MOST_HEADS + 1) if part % heads == 0 and heads < part]
 
 
 def listed(numbers: Sequence[int]) -> str:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any
 
 from runner.mapping.candidates import Candidate, candidates, chosen, constant, named, ordered
 from runner.mapping.dataflow import LayerCall
@@ -16,10 +15,6 @@ from runner.mapping.module_fitting import Taken
 from runner.mapping.modules import BIAS, ROLES
 from runner.mapping.source import RecordedCheckpoint, Variable
 
-# How many branches are tried in all orders.
-_MOST_ORDERED = 4
-# Calls and their variables, the last one's behind those on which it depends.
-Branch: TypeAlias = tuple[tuple[int, str], ...]
 # Stands for the model's outputs in the place of a call.
 OUTPUTS = -1
 
@@ -86,13 +81,15 @@ class Decisions:
 
     def read(self, at: int, reader: int) -> list[str]:
         """Returns the undecided variables of a call on which a reader depends."""
-        depends, seen = self.depends(reader), self.seen(at)
-        names = [name for name in self.calls[at].variables if self._bits[name] & depends]
-        return [name for name in names if name not in seen]
+        return [n for n in self.names(at, self.depends(reader)) if n not in self.seen(at)]
 
     def seen(self, at: int) -> set[str]:
         """Returns the variables of a call that are decided."""
-        return {n for n in self.calls[at].variables if self._bits[n] & self.made[at].seen}
+        return {*self.names(at, self.made[at].seen)}
+
+    def names(self, at: int, mask: int) -> list[str]:
+        """Returns the variables of a call that are among some, given as bits."""
+        return [name for name in self.calls[at].variables if self._bits[name] & mask]
 
     def singly(self, at: int, name: str) -> list[Taken]:
         """Returns what a variable could take if it were the only one of its call.
@@ -164,10 +161,6 @@ class Decisions:
             if not self.is_taken(Candidate({name: taken}, ()), {at})
         )
 
-    def shape(self, name: str) -> Shape:
-        """Returns the dimensions of a variable."""
-        return self._variables[name].shape
-
     def with_one(self, candidate: Candidate, name: str, taken: Taken) -> Candidate:
         """Returns a candidate in which one variable takes something else."""
         some = {**candidate.taken, name: taken}
@@ -178,8 +171,9 @@ class Decisions:
         """Returns the variables that a call reads first."""
         return sum(self._bits[name] for name in self.calls[at].variables)
 
-    def _shapes(self, at: int) -> list[Any]:
-        return [self.shape(name) for name in self.calls[at].variables]
+    def shapes(self, at: int) -> dict[str, Shape]:
+        """Returns variable of a call -> its dimensions."""
+        return {name: self._variables[name].shape for name in self.calls[at].variables}
 
     def siblings(self, at: int) -> list[int]:
         """Returns the calls beside one, of layers of equal shapes."""
@@ -190,7 +184,7 @@ class Decisions:
             if other != at
             and its.depends == call.depends
             and its.variables
-            and self._shapes(other) == self._shapes(at)
+            and [*self.shapes(other).values()] == [*self.shapes(at).values()]
         ]
 
     def again(self, at: int) -> list[int]:
@@ -203,97 +197,10 @@ class Decisions:
             if self.calls[other].layer is layer and not self.calls[other].depends & mask
         ]
 
-    def _read(self, at: int) -> int:
-        """Returns the variables on which the inputs of a layer depend, in any call."""
-        mask = self.calls[at].depends
-        for other in self.again(at):
-            mask |= self.calls[other].depends
-        return mask
-
     def beside(self, at: int) -> list[int]:
         """Returns the layers of equal shapes that read the input of one."""
         read = self.calls[at].inputs
         return [other for other in self.siblings(at) if self.calls[other].inputs == read]
-
-    def alike(self, reader: int) -> list[list[Branch]]:
-        """Returns branches before a reader that compute alike, as experts do, the latest first.
-
-        A branch has the variables on which its last call depends and the last one of another does
-        not, such as a projection and the factor of its input. A layer that reads two and agrees has
-        decided on them.
-        """
-        agreeing = [self.calls[at].depends for at, decision in self.made.items() if decision.agrees]
-        before = [at for at in self.made if self.mask(at) & self.depends(reader)]
-        read = {at: self.mask(at) | self._read(at) for at in before}
-        pairs: list[tuple[Branch, Branch]] = []
-        for one, two in itertools.combinations(sorted(before, reverse=True), 2):
-            first, second = (
-                tuple((at, name) for at in sorted(before) for name in self._names(at, mask))
-                for mask in (read[one] & ~read[two], read[two] & ~read[one])
-            )
-            ends = {(one, two), (two, one)}
-            is_within = any(ends & {*itertools.product(*map(dict, pair))} for pair in pairs)
-            mask = self.mask(one) | self.mask(two)
-            is_open = not is_within and all(depends & mask != mask for depends in agreeing)
-            kinds = [[self._kind(*part) for part in branch] for branch in (first, second)]
-            if is_open and kinds[0] == kinds[1]:
-                pairs.append((first, second))
-        groups: list[list[Branch]] = []
-        for pair in pairs:
-            group = next((group for group in groups if {*pair} & {*group}), None)
-            if group is None:
-                groups.append(group := [])
-            group.extend(branch for branch in pair if branch not in group)
-        return groups
-
-    def _names(self, at: int, mask: int) -> list[str]:
-        return [name for name in self.calls[at].variables if self._bits[name] & mask]
-
-    def _kind(self, at: int, name: str) -> tuple[object, ...]:
-        """Returns what variables that may be exchanged have in common."""
-        return type(self.calls[at].layer), *self._shapes(at), self._variables[name].shape
-
-    def rearrangements(self, branches: Sequence[Branch]) -> Iterator[dict[int, Candidate]]:
-        """Yields what the layers of branches take in other orders: in all, or of two exchanged."""
-        numbers = range(len(branches))
-        if len(branches) <= _MOST_ORDERED:
-            orders: Iterable[tuple[int, ...]] = itertools.permutations(numbers)
-        else:
-            exchanges = itertools.combinations(numbers, 2)
-            orders = (tuple({a: b, b: a}.get(n, n) for n in numbers) for a, b in exchanges)
-        for order in orders:
-            changes: dict[int, Candidate] = {}
-            for number, source in enumerate(order):
-                parts = zip(branches[number], branches[source], strict=True)
-                for (at, name), (other, its) in parts if number != source else ():
-                    now = changes.get(at, self.made[at].candidate)
-                    taken = self.made[other].candidate.taken[its]
-                    changes[at] = self.with_one(now, name, taken)
-            some = [(at, self._option(at, candidate)) for at, candidate in changes.items()]
-            options = {at: option for at, option in some if option}
-            if some and len(options) == len(some):
-                yield options
-
-    def _option(self, at: int, candidate: Candidate) -> Candidate | None:
-        """Returns the candidate of a call that takes the same.
-
-        A call that stays as it is in part needs none.
-        """
-        same = next((option for option in self.all(at) if option.key == candidate.key), None)
-        stays = candidate.taken.items() & self.made[at].candidate.taken.items()
-        return same or (candidate if stays else None)
-
-    def move(self, changes: Mapping[int, Candidate]) -> None:
-        """Moves each decision to the layer that takes its candidate."""
-        before = {self.made[at].candidate.expressions: self.made[at] for at in changes}
-        moved = {
-            at: before.get(candidate.expressions, self.made[at])
-            for at, candidate in changes.items()
-        }
-        paths = {self.path(decision.call): self.path(at) for at, decision in moved.items()}
-        for at, decision in moved.items():
-            by = paths.get(decision.by, decision.by)
-            self.made[at] = replace(decision, call=at, candidate=changes[at], by=by)
 
     def open(self, mask: int) -> list[Decision]:
         """Returns the undecided decisions on which something depends, the latest first."""
@@ -354,14 +261,14 @@ class Decisions:
             places = (
                 self._source.place[m] for m in candidate.modules if self._source.records_of([m])
             )
-            # Where nothing is recorded, nothing is far.
+            # Where nothing is recorded, nothing is behind.
             place = max(places, default=self.place)
             # What another call takes without agreeing may be wrong there.
             users = (1 + d.agrees for d in taken if candidate.shares(d.candidate))
             used = max(users, default=0)
             known = -self.kinds[candidate.kind]
             is_part = candidate.cut is not None and not known
-            order = is_part, abs(place - self.place), known
+            order = is_part, place < self.place, abs(place - self.place), known
             is_proposed = candidate.is_named and candidate.kind not in self.refuted
             return used, not is_proposed, *order
 

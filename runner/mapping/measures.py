@@ -42,8 +42,8 @@ class Measures:
         outputs: Callable[[Any], float],
     ) -> None:
         """Takes the parts of a walk; `outputs` returns how far outputs are from the recorded."""
-        self._decisions, self._trials, self._calls = decisions, trials, calls
-        self._outputs = outputs
+        self.decisions, self.trials, self.calls = decisions, trials, calls
+        self.outputs = outputs
         self.ways = Ways(decisions, trials, calls.held)
         self.renew()
 
@@ -55,9 +55,9 @@ class Measures:
         """Returns how far a reader is from its record after changes, which stay until `undo`."""
         run = self._changed(reader, changes)
         if reader == OUTPUTS:
-            return self._outputs(run)
-        decision = self._decisions.made[reader]
-        return self._trials.attempt(
+            return self.outputs(run)
+        decision = self.decisions.made[reader]
+        return self.trials.attempt(
             reader, run, decision.candidate, decision.record.split(" + ")
         ).relative
 
@@ -65,20 +65,20 @@ class Measures:
         """Calls the model with changes up to a reader."""
         dirty = 0
         for at, candidate in changes.items():
-            self._trials.load(candidate)
-            self._decisions.made[at].handed_on = None
-            dirty |= self._decisions.mask(at)
-        return self._calls.call(None if reader == OUTPUTS else reader, dirty)
+            self.trials.load(candidate)
+            self.decisions.made[at].handed_on = None
+            dirty |= self.decisions.mask(at)
+        return self.calls.call(None if reader == OUTPUTS else reader, dirty)
 
     def undo(self, changes: Iterable[int]) -> None:
         """Gives layers the values of their decisions again."""
         for at in changes:
-            self._trials.load(self._decisions.made[at].candidate)
+            self.trials.load(self.decisions.made[at].candidate)
 
     @contextmanager
     def undone(self, changes: Iterable[int]) -> Iterator[None]:
         """Undoes changes after the block, which measures them, and what they no longer hand on."""
-        made = self._decisions.made
+        made = self.decisions.made
         before = {at: made[at].handed_on for at in changes}
         yield
         self.undo(changes)
@@ -102,7 +102,7 @@ class Measures:
 
         The variables are of some decisions, and all undecided parameters without a layer.
         """
-        open_ = self._decisions.open(self._decisions.depends(reader))
+        open_ = self.decisions.open(self.decisions.depends(reader))
         bare = {call for call, name in self.ways.parts(open_, reader) if name}
         group = [d for d in open_ if d in some or d.call in bare]
         before = {decision.call: decision.candidate for decision in group}
@@ -146,16 +146,16 @@ class Measures:
             run = self._changed(reader, changes)
             free = [
                 option
-                for option in self._decisions.in_order(reader, changes)
+                for option in self.decisions.in_order(reader, changes)
                 if not any(map(option.shares, changes.values()))
             ]
-            options = [option for option in free if self._trials.comparable(reader, option)]
-            tried = [self._trials.attempt(reader, run, option) for option in options[:_MOST_AGAIN]]
+            options = [option for option in free if self.trials.comparable(reader, option)]
+            tried = [self.trials.attempt(reader, run, option) for option in options[:_MOST_AGAIN]]
             if not tried or min(one.relative for one in tried) > AGREES:
-                alike = self._trials.alike(reader)
+                alike = self.trials.alike(reader)
                 others = [option for option in free if option not in options]
                 tried += [
-                    self._trials.attempt(reader, run, o, alike)
+                    self.trials.attempt(reader, run, o, alike)
                     for o in others[:_MOST_AGAIN]
                     if alike
                 ]

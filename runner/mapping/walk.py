@@ -58,15 +58,15 @@ class Walk:
         self._source, self._outputs = source, outputs
         self._decisions, self._trials = decisions, trials
         self._calls = ModelCalls(model, forward, decisions, self._solve)
-        self._branches = Branches(decisions, trials, self._calls, outputs)
         self._measures = Measures(decisions, trials, self._calls, outputs)
+        self._branches = Branches(self._measures)
         self._elsewhere = set[int]()
         self._taken_from: set[int] = set()
 
     def run(self) -> float:
         """Decides on all variables; returns how far the outputs are in the end."""
         outputs = self._calls.reach()
-        if self._outputs(outputs) > AGREES and not self._rearrange(OUTPUTS):
+        if self._outputs(outputs) > AGREES and not self._branches.rearrange(OUTPUTS):
             self._search(OUTPUTS)
         self._settle(OUTPUTS)
         self._calls.clear()
@@ -122,37 +122,8 @@ class Walk:
                 return
 
     def _reconsider(self, at: int, tried: Sequence[Tried]) -> None:
-        if not self._rearrange(at):
+        if not self._branches.rearrange(at):
             self._fall_back(at, tried)
-
-    def _rearrange(self, reader: int) -> bool:
-        """Gives branches that are alike each other's tensors, until a reader agrees."""
-        for branches in self._decisions.alike(reader):
-            calls = {at for branch in branches for at, _ in branch}
-            before = {at: self._decisions.made[at].candidate for at in calls}
-            nearest = math.inf
-            while best := self._measures.nearest(reader, self._decisions.rearrangements(branches)):
-                if best.relative >= nearest:
-                    break
-                self._move(best.changes)
-                nearest = best.relative
-                if nearest <= AGREES:
-                    self._measures.renew()
-                    return True
-            if nearest < math.inf:
-                self._move(before)
-        return self._branches.reconsider(reader)
-
-    def _move(self, changes: Mapping[int, Candidate]) -> None:
-        self._decisions.move(changes)
-        dirty = 0
-        for at, candidate in changes.items():
-            self._trials.load(candidate)
-            dirty |= self._decisions.mask(at)
-        self._calls.forget(dirty)
-        for at in sorted(changes):
-            if not self._decisions.made[at].by:
-                self._calls.held[at] = self._calls.call(at)
 
     def _decide(self, at: int, tried: Tried, place: int | None = None) -> None:
         """Takes a candidate; `place` is the call that was tried if it is another of the layer."""
@@ -341,7 +312,7 @@ class Walk:
         else:
             for decision in itertools.chain.from_iterable(groups):
                 decision.searched += 1
-            if reader != OUTPUTS and not self._rearrange(reader):
+            if reader != OUTPUTS and not self._branches.rearrange(reader):
                 options = self._decisions.in_order(reader)
                 self._fall_back(
                     reader, self._trials.until_one_agrees(reader, self._calls.held[reader], options)
