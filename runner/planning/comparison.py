@@ -117,11 +117,11 @@ class Proof:
         """Returns the problem of a proof that fails."""
         key = f"scaffolds.{self.scaffold}.proof" if self.scaffold else "proof"
         state, *cause = self.lines()
+        rules = "the rules of this layer" if self.first_difference else "its rules"
         return Problem(
             f"{key} fails: {state.partition(': ')[2]}",
             "; ".join(line.strip() for line in cause),
-            "correct the model or the rules of this layer; to train without a proof, "
-            f"delete the key: {key}=null",
+            f"correct the model or {rules}",
         )
 
     def document(self) -> dict[str, Any]:

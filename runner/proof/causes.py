@@ -173,7 +173,7 @@ def _changes(layers: Mapping[str, Sequence[Any]]) -> Iterator[Change]:
             yield _exchange(one, two, [(first, second), (second, first)], values)
     for path, variable in holders:
         value = values[id(variable)]
-        yield Change({path: "has a tensor of the other sign"}, [(variable, -value)])
+        yield Change({path: "has a tensor with the wrong sign"}, [(variable, -value)])
         if value.ndim > 1 and value.shape[-1] == value.shape[-2]:
             turned = np.swapaxes(value, -1, -2)
             yield Change({path: "has a tensor with two axes exchanged"}, [(variable, turned)])

@@ -74,11 +74,18 @@ def recorded_names(
     if len(values) == 1:
         known[""] = next(iter(values))
     recorded = getattr(reference, part)
+    called = ", ".join(names or filter(None, values))
+    cause = f"its {part} are {called}" if called else f"its only {part[:-1]} has no name"
+    remedy = (
+        f"record {part} under the model's names or positions"
+        if called
+        else f"record it as `{part}`"
+    )
     problems = [
         Problem(
             f"{reference.path}: the model has no {part}/{name}".rstrip("/"),
-            f"its {part} are {', '.join(names) or ', '.join(values) or 'one without a name'}",
-            f"record {part} under the model's names or positions",
+            cause,
+            remedy,
             tuple(f"{part}/{choice}" for choice in names or values if choice),
         )
         for name in recorded

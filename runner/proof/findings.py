@@ -111,7 +111,7 @@ def unproven(layers: Sequence[str]) -> Iterator[str]:
     """Yields a line with layers that reach a difference and that no record shows to be right."""
     if layers:
         names = ", ".join(layers[:_NAMED]) + ", ..." * (len(layers) > _NAMED)
-        yield f"the cause may also be in what reaches it without a record of its own: {names}"
+        yield f"the cause may also be in layers before it that no record shows to be right: {names}"
 
 
 def origins_of_variables(

@@ -178,7 +178,8 @@ class _Proving:
             if one.relative > rounding:
                 some, most = (siblings, _MOST_OF_SIBLINGS) if one.agrees else (suspects, _MOST)
                 yield Reader(one, partial(local.run, one), local.tolerance, some, most)
-        for one in outputs:
+        is_same_head = not any("shapes" in one.note for one in outputs)
+        for one in outputs if is_same_head else ():
             if not one.agrees and all(layer.agrees for layer in compared):
                 run, output = partial(self._run, inputs), replace(one, layer="")
                 yield Reader(output, run, self._tolerance, suspects, _MOST)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,7 +64,7 @@ def read_reference(path: str) -> Reference:
       CheckpointError: with everything that is wrong with the file.
     """
     parts: dict[str, dict[str, NDArray[Any]]] = {part: {} for part in _PARTS}
-    unknown, unusable = [], []
+    unknown, unusable = [], dict[str, tuple[str, str]]()
     try:
         digest = digest_of_file(copy := local_copy(path))
         if not zipfile.is_zipfile(copy):
@@ -78,8 +78,8 @@ def read_reference(path: str) -> Reference:
                 if part not in parts or not (name or part != "activations"):
                     unknown.append(entry)
                     continue
-                if not _is_usable(part, array):
-                    unusable.append(entry)
+                if fault := _fault(part, array):
+                    unusable[entry] = fault
                 is_small = part != "activations"
                 parts[part][name] = array if is_small else _outline(array)
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
@@ -162,7 +162,7 @@ class StoredArrays(Mapping[str, NDArray[Any]]):
 
 
 def _problems(
-    path: str, parts: Mapping[str, Arrays], unusable: Sequence[str], metadata: Any
+    path: str, parts: Mapping[str, Arrays], unusable: Mapping[str, tuple[str, str]], metadata: Any
 ) -> Iterator[Problem]:
     if not parts["inputs"]:
         yield Problem(f"{path} has no inputs", "", "record them as `inputs` or `inputs/NAME`")
@@ -172,14 +172,10 @@ def _problems(
     for part, arrays in parts.items():
         if "" in arrays and len(arrays) > 1:
             yield Problem(f"{path} has `{part}` and `{part}/...`", "", f"name all: `{part}/NAME`")
-        bad = [entry for entry in unusable if entry.partition("/")[0] == part]
-        if bad:
-            entries = ", ".join(bad[:3])
-            yield Problem(
-                f"{path}: {entries} {'and others ' * (len(bad) > 3)}cannot be compared",
-                "every value must be a finite number, and there must be one",
-                "record it again; look where the source computes NaN or infinity",
-            )
+    for fault in dict.fromkeys(unusable.values()):
+        bad = [entry for entry in unusable if unusable[entry] == fault]
+        entries = ", ".join(bad[:_LISTED]) + " and others" * (len(bad) > _LISTED)
+        yield Problem(f"{path}: {entries} cannot be compared", *fault)
     if isinstance(metadata, dict):
         yield from _of_metadata(path, metadata)
     else:
@@ -202,10 +198,19 @@ def _of_metadata(path: str, metadata: Mapping[str, Any]) -> Iterator[Problem]:
             yield Problem(f"{path}: `{key}` of the metadata is {value!r}", "it is a mapping")
 
 
-def _is_usable(part: str, array: NDArray[Any]) -> bool:
+def _fault(part: str, array: NDArray[Any]) -> tuple[str, str] | None:
+    """Returns why an array cannot be compared, if it cannot, and the remedy."""
     if part == "inputs" and array.dtype.kind in "US":
-        return True
-    return array.size > 0 and array.dtype.kind in "biuf" and bool(np.isfinite(array).all())
+        return None
+    if array.dtype.kind not in "biuf":
+        cause = f"the dtype is {array.dtype}, and only real numbers are compared"
+        return cause, "record real numbers, such as float32, or leave it out"
+    if not array.size:
+        return "there is no value", "record a batch of one example or more"
+    if not np.isfinite(array).all():
+        remedy = "record it again; look where the source computes NaN or infinity"
+        return "every value must be a finite number", remedy
+    return None
 
 
 def _unknown(path: str, entry: str) -> Problem:

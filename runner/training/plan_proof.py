@@ -60,7 +60,10 @@ def proven(
                 calling("model", f"it was given {reference.path}"),
             ):
                 proofs.append(prove(model, reference, plan=plan, scaffold=name))
-    problems += [proof.problem() for proof in proofs if not proof.agrees]
+    for proof in [proof for proof in proofs if not proof.agrees]:
+        problem = proof.problem()
+        delete = f"to train without a proof, delete the key: {_key(proof.scaffold)}=null"
+        problems.append(replace(problem, remedy=f"{problem.remedy}; {delete}"))
     return replace(plan, problems=tuple(problems), proofs=tuple(proofs))
 
 

@@ -147,6 +147,15 @@ def test_a_function_after_a_layer_may_be_part_of_the_module(tmp_path: Path) -> N
     assert [layer.agrees for layer in proof.layers] == [True] * 4
 
 
+@pytest.mark.parametrize("classes", [1, 3])
+def test_outputs_of_another_head_are_to_be_left_out(tmp_path: Path, classes: int) -> None:
+    entries = source(tmp_path)
+    entries["outputs"] = np.ones((2, classes), np.float32)
+    proof = proven(tmp_path, net(), entries)
+    assert proof.first_difference is None
+    assert "leave outputs out where the model has another head" in str(proof)
+
+
 def test_a_variable_may_come_from_no_tensor(tmp_path: Path) -> None:
     entries = source(tmp_path)
     entries["activations/body.0"] = entries["activations/body.0"] + 1.0
@@ -297,7 +306,16 @@ UNUSABLE: dict[str, tuple[dict[str, Any], str]] = {
     "only inputs": (dict.fromkeys(["outputs", *MODULES.values()]), "neither outputs nor"),
     "NaN": ({"outputs": np.full((2, 2), np.nan)}, "outputs cannot be compared"),
     "no numbers": ({"outputs": np.array(["a"])}, "outputs cannot be compared"),
-    "empty": ({"body.0": np.zeros((0, 3))}, "activations/body.0 cannot be compared"),
+    "complex numbers": (
+        {"body.0": np.ones((2, 3), "c8"), "body.1": np.ones((2, 3), "c8")},
+        "activations/body.0, activations/body.1 cannot be compared\n"
+        "  cause: the dtype is complex64, and only real numbers are compared\n"
+        "  remedy: record real numbers, such as float32, or leave it out",
+    ),
+    "empty": (
+        {"body.0": np.zeros((0, 3))},
+        "activations/body.0 cannot be compared\n  cause: there is no value",
+    ),
     "both": ({"outputs/a": np.ones(2)}, "has `outputs` and `outputs/...`"),
     "unknown": ({"output": np.ones(2)}, "has an entry 'output'"),
     "size": ({"inputs": np.ones((2, 3, 5, 5))}, "inputs has the shape [2, 3, 5, 5]"),

@@ -98,8 +98,11 @@ def test_a_proof_is_kept_and_the_first_values_are_derived_again(
     assert f"{directory.path}: 8 variables derived again, bit for bit" in said
     run_command("prove", str(directory.path), reference)
     assert "proof: " in capsys.readouterr().out
-    with pytest.raises(PlanError, match=r"first layer that differs: body/norm \(body/norm\)"):
+    with pytest.raises(
+        PlanError, match=r"first layer that differs: body/norm \(body/norm\)"
+    ) as raised:
         run_command("prove", str(directory.path), str(source / "wrong.npz"))
+    assert "delete the key" not in str(raised.value)
 
 
 def test_a_proof_that_fails_stops_a_run_before_it_begins(source: Path, tmp_path: Path) -> None:
@@ -109,8 +112,9 @@ def test_a_proof_that_fails_stops_a_run_before_it_begins(source: Path, tmp_path:
     keys = [problem.state.partition(":")[0] for problem in raised.value.problems]
     assert keys == ["proof", "scaffolds.body.proof"]
     runs = short(tmp_path, scaffolds=scaffolds(source))
-    with pytest.raises(PlanError, match=r"^proof fails: .*wrong.npz differs"):
+    with pytest.raises(PlanError, match=r"^proof fails: .*wrong.npz differs") as raised:
         runs.run(proof=str(source / "wrong.npz"))
+    assert "delete the key: proof=null" in str(raised.value)
     runs = short(tmp_path, model={"_target_": "tests.samples.odd.plain", "_partial_": True})
     with pytest.raises(ConfigError, match="no Keras model"):
         runs.run(proof=str(source / "wrong.npz"))
