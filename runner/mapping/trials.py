@@ -18,9 +18,8 @@ from runner.mapping.candidates import Candidate
 from runner.mapping.cuts import Cut
 from runner.mapping.dataflow import LayerCall
 from runner.mapping.decision import AGREES
-from runner.mapping.layouts import Shape
 from runner.mapping.source import RecordedCheckpoint, Variable
-from runner.planning.comparison import arrangements, difference
+from runner.planning.comparison import Arrangement, arranged, arrangements, difference
 from runner.proof.feeding import array_of
 
 # How many candidates of one call are tried.
@@ -93,21 +92,15 @@ class Trials:
         function = getattr(self._calls[at].layer, "activation", None)
         best = Tried(candidate, math.inf)
         for record, expected in self._expected(candidate, records):
-            for number, array in enumerate(
-                arrangements(expected(self._source.record), value.shape)
-            ):
-                if not np.ptp(array):
-                    continue
-                for after in (None, function) if function else (None,):
-                    relative = difference(value, np.asarray(after(array)) if after else array)[0]
-                    if relative < best.relative:
-                        read = partial(self._arranged, expected, value.shape, number, after)
-                        best = Tried(candidate, relative, record, read)
+            for way, array in arranged(expected(self._source.record), value.shape, function):
+                relative = difference(value, array)[0] if np.ptp(array) else math.inf
+                if relative < best.relative:
+                    read = partial(self._arranged, way, expected)
+                    best = Tried(candidate, relative, record, read)
         return best
 
-    def _arranged(self, expected: _Expected, shape: Shape, number: int, after: Any) -> NDArray[Any]:
-        array = arrangements(expected(self._source.record), shape)[number]
-        return np.asarray(after(array)) if after else array
+    def _arranged(self, way: Arrangement, expected: _Expected) -> NDArray[Any]:
+        return way.of(expected(self._source.record))
 
     def until_one_agrees(
         self, at: int, run: Callable[[], Any], options: Sequence[Candidate]
