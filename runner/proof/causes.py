@@ -20,7 +20,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from runner.planning.comparison import Comparison, difference
+from runner.planning.comparison import NOT_FINITE, Comparison, difference
 from runner.proof.feeding import array_of
 
 # A change that brings a reader ten times closer is right; below that, differences are roundings.
@@ -54,6 +54,9 @@ class Reader:
         reaching = [
             path for path, held in self.suspects.items() if any(id(v) in gradients for v in held)
         ]
+        broken = [path for path in reaching if _has_nan(self.suspects[path])]
+        if broken and self.compared.note == NOT_FINITE:
+            return Change(dict.fromkeys(broken, "has a tensor with NaN"), ()), reaching
 
         def likely(change: Change) -> tuple[float, bool]:
             # Where it is linear in the tensors, the right change goes down by twice `half`. Without
@@ -109,7 +112,7 @@ class Change:
 
     Attributes:
       layers: the paths of the layers that hold the variables -> what is wrong with them.
-      values: variables, with the values that they should have.
+      values: variables, with the values that they should have; none where nothing tells these.
     """
 
     layers: Mapping[str, str]
@@ -142,12 +145,12 @@ def with_causes(
         if change is None or named & change.layers.keys():
             continue
         named |= change.layers.keys()
-        reason = f"once that is undone, {of.layer or 'the output'} agrees"
+        undone = f": once that is undone, {of.layer or 'the output'} agrees"
         guilty = [
             Comparison(
                 *(module_of(path), path, of.absolute, of.relative),
                 agrees=False,
-                note=f"{change.layers[path]}: {reason}",
+                note=change.layers[path] + (undone if change.values else ""),
             )
             for path in sorted(change.layers, key=lambda path: path != of.layer)
         ]
@@ -186,6 +189,10 @@ def _exchange(
     if one == two:
         layers = {one: "has two tensors exchanged"}
     return Change(layers, [(variable, values[id(other)]) for variable, other in pairs])
+
+
+def _has_nan(variables: Iterable[Any]) -> bool:
+    return any(np.isnan(array_of(variable.value)).any() for variable in variables)
 
 
 def _assign(values: Values) -> None:

@@ -275,8 +275,10 @@ class LocalComparison:
             if result.compared[id(one)].agrees and _is_nonlinear(function):
                 self._compare_behind(one, output, result)
         relative, handed_on = min(distances, key=itemgetter(0), default=(math.inf, None))
-        # The record of a layer that is farther off may be of what follows it; NaN is wrong.
-        return handed_on if relative < NEAR or not is_finite else None
+        # The record of a layer that is farther off may be of what follows it; NaN is wrong, but the
+        # record of its module may be another part's.
+        is_wrong = not is_finite and not any(one.is_part for one in self._layers[id(layer)])
+        return handed_on if relative < NEAR or is_wrong else None
 
     def _compare_behind(self, layer: Layer, output: Any, result: _Pass) -> None:
         """Compares what follows a layer with the source's, if that is an activation."""

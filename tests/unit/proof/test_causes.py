@@ -228,11 +228,21 @@ def test_the_layers_with_wrong_rules_are_named_first(planted: str, folder: Path)
     assert proof.first_difference.layer in guilty
 
 
-@pytest.mark.parametrize(("network", "layer"), [(convolutions, "conv_1"), (transformer, "o")])
-def test_a_layer_with_nan_is_named_first(network: Network, layer: str, folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("network", "variable"),
+    [
+        (convolutions, "conv_1/kernel"),
+        (transformer, "o/kernel"),
+        (transformer, "up/kernel"),
+        (recurrent, "lower/lstm_cell/kernel"),
+    ],
+)
+def test_a_layer_with_nan_is_named_first(network: Network, variable: str, folder: Path) -> None:
     source = source_of(network, folder)
     plan = source.warm_started()
-    source.model.get_layer(layer).kernel.assign(source.model.get_layer(layer).kernel * np.nan)
+    kernel = keras_variables(source.model)[variable]
+    kernel.assign(kernel * np.nan)
     proof = runner.prove(source.model, source.reference, plan)
     assert proof.first_difference is not None
-    assert proof.first_difference.layer == layer
+    assert proof.first_difference.layer == variable.rpartition("/")[0]
+    assert str(proof.first_difference) == "has a tensor with NaN"
