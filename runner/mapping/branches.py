@@ -20,7 +20,7 @@ _MOST_BRANCHES, _MOST_NEAR, _MOST_RECONSIDERED = 6, 6, 60
 # How many branches are tried in all orders.
 _MOST_ORDERED = 4
 # Calls and their variables, the last one's behind those on which it depends.
-Branch: TypeAlias = tuple[tuple[int, str], ...]
+_Branch: TypeAlias = tuple[tuple[int, str], ...]
 
 
 class Branches:
@@ -57,7 +57,7 @@ class Branches:
                 self._move(before)
         return self._reconsider(reader)
 
-    def _alike(self, reader: int) -> list[list[Branch]]:
+    def _alike(self, reader: int) -> list[list[_Branch]]:
         """Returns branches before a reader that compute alike, as experts do, the latest first.
 
         A branch has the variables on which its last call depends and the last one of another does
@@ -75,7 +75,7 @@ class Branches:
             if self._decisions.mask(at) & self._decisions.depends(reader)
         ]
         read = {at: self._read(at) for at in before}
-        pairs: list[tuple[Branch, Branch]] = []
+        pairs: list[tuple[_Branch, _Branch]] = []
         for one, two in itertools.combinations(sorted(before, reverse=True), 2):
             first, second = (
                 tuple(
@@ -90,7 +90,7 @@ class Branches:
             kinds = [[self._kind(*part) for part in branch] for branch in (first, second)]
             if is_open and kinds[0] == kinds[1]:
                 pairs.append((first, second))
-        groups: list[list[Branch]] = []
+        groups: list[list[_Branch]] = []
         for pair in pairs:
             group = next((group for group in groups if {*pair} & {*group}), None)
             if group is None:
@@ -110,7 +110,7 @@ class Branches:
         shapes = self._decisions.shapes(at)
         return type(self._decisions.calls[at].layer), *shapes.values(), shapes[name]
 
-    def _rearrangements(self, branches: Sequence[Branch]) -> Iterator[dict[int, Candidate]]:
+    def _rearrangements(self, branches: Sequence[_Branch]) -> Iterator[dict[int, Candidate]]:
         """Yields what the layers of branches take in other orders: in all, or of two exchanged."""
         numbers = range(len(branches))
         if len(branches) <= _MOST_ORDERED:
@@ -219,7 +219,7 @@ class Branches:
         self._reconsidered += 1
         like = [(one, self._decisions.like(one, candidate)) for one in others]
         changes = {at: option} | {one: other for one, other in like if other}
-        before, held = self._decisions.copied(), {**self._calls.held}
+        before, held = self._decisions.snapshot(), {**self._calls.held}
         dirty = self.forget(changes)
         if self._agrees_with(reader, changes):
             return True

@@ -67,7 +67,7 @@ class Candidate:
     def family(self) -> tuple[tuple[str, ...], str, int]:
         """Identifies the fused module that parts belong to: its name, step and heads.
 
-        A bias of another module is of no matter.
+        The module of a bias that lies elsewhere does not count.
         """
         step = next(iter(self.taken.values())).step
         return self.modules[:1], step, self.cut.heads if self.cut else 0
@@ -229,7 +229,7 @@ def _of_fused(variables: Sequence[Variable], module: Module) -> Iterator[Candida
 def _of_weight_norm(
     variables: Sequence[Variable], source: RecordedCheckpoint
 ) -> Iterator[Candidate]:
-    """Yields kernels of two tensors of weight norm; the module of the bias is around theirs."""
+    """Yields kernels that weight norm makes of two tensors; a bias is all that its module has."""
     roles = {_role(variable): variable for variable in variables}
     if len(roles) != len(variables) or not {WEIGHT} <= {*roles} <= {WEIGHT, BIAS}:
         return
@@ -243,9 +243,9 @@ def _of_weight_norm(
         ]
     for module, length, kernel in source.weight_norms:
         steps = [step for cut, step in ways(roles[WEIGHT], kernel.shape) if not cut]
-        for step, (taken, around) in itertools.product(steps, biases):
+        for step, (taken, modules) in itertools.product(steps, biases):
             both = Taken((length.name, kernel.name), step=step, function="weight_norm")
-            yield Candidate({roles[WEIGHT].name: both, **taken}, (module, *around))
+            yield Candidate({roles[WEIGHT].name: both, **taken}, (module, *modules))
 
 
 def _recurrent(variables: Sequence[Variable], source: RecordedCheckpoint) -> list[Candidate]:
@@ -295,7 +295,7 @@ def _closest(
 ) -> list[tuple[_Option, ...]]:
     """Returns combinations of different tensors, those close in the file before far apart.
 
-    There are some for each option of the first variable.
+    Every option of the first variable has a share of them.
     """
     first, *others = options
     most = max(2, _MOST_COMBINATIONS // max(1, len(first)))

@@ -68,7 +68,7 @@ class Decision:
 
 
 @dataclass(frozen=True)
-class Kept:
+class Snapshot:
     """The attributes of `Decisions` at one time."""
 
     made: dict[int, Decision]

@@ -9,7 +9,7 @@ from typing import Any
 
 from runner.mapping.candidates import Candidate, candidates, chosen, constant, named, ordered
 from runner.mapping.dataflow import LayerCall
-from runner.mapping.decision import Decision, Kept
+from runner.mapping.decision import Decision, Snapshot
 from runner.mapping.layouts import Shape
 from runner.mapping.module_fitting import Taken
 from runner.mapping.modules import BIAS, ROLES
@@ -50,13 +50,13 @@ class Decisions:
         self._single: dict[str, list[Taken]] = {}
         self._fitting: dict[int, dict[frozenset[str], list[Candidate]]] = {}
 
-    def copied(self) -> Kept:
+    def snapshot(self) -> Snapshot:
         """Returns the decisions as they are."""
         made = {at: replace(decision) for at, decision in self.made.items()}
-        return Kept(made, self.kinds.copy(), {*self.refuted}, self.place)
+        return Snapshot(made, self.kinds.copy(), {*self.refuted}, self.place)
 
-    def restore(self, saved: Kept) -> None:
-        """Takes decisions back."""
+    def restore(self, saved: Snapshot) -> None:
+        """Takes the decisions of a snapshot again."""
         self.made = saved.made
         self.kinds, self.refuted, self.place = saved.kinds, saved.refuted, saved.place
 

@@ -50,10 +50,7 @@ class ModelCalls:
         self._stop: int | None = None
 
     def reach(self, stop: int | None = None, blind: int = 0) -> Any:
-        """Calls the model as `call` does, and does the work for which it pauses.
-
-        What reads the variables in `blind`, or depends on them, is not decided.
-        """
+        """Calls the model as `call` does, and does the work for which it pauses."""
         while True:
             # A pause holds what the model has computed, so it ends before the work.
             try:
@@ -65,7 +62,8 @@ class ModelCalls:
     def call(self, stop: int | None = None, dirty: int = 0, blind: int = 0) -> Any:
         """Calls the model, up to a call if one is given, and returns that call or the outputs.
 
-        What does not depend on the variables in `dirty` is not computed again.
+        What does not depend on the variables in `dirty` is not computed again. What reads those in
+        `blind`, or depends on them, is not decided.
         """
         self._at, self._stop, self._dirty, self._blind = 0, stop, dirty, blind
         try:
@@ -106,7 +104,10 @@ class ModelCalls:
         return output
 
     def output(self, at: int, run: Callable[[], Any]) -> Any:
-        """Returns the record that a layer hands on, or what it computes."""
+        """Returns the record that a layer hands on, or what it computes.
+
+        It computes where a layer within it is to be reached or decided.
+        """
         decision = self._decisions.made.get(at)
         clean = not self._calls[at].depends & self._dirty
         inner = range(at + 1, self._calls[at].end)

@@ -32,7 +32,15 @@ class Measured(NamedTuple):
 
 
 class Measures:
-    """Measures changes of the layers before a reader, which is a call or the outputs."""
+    """Measures changes of the layers before a reader, which is a call or the outputs.
+
+    Attributes:
+      decisions: the decisions on all calls.
+      trials: evaluates candidates.
+      calls: calls the model.
+      outputs: returns how far outputs are from the recorded ones.
+      ways: other ways for layers.
+    """
 
     def __init__(
         self,
@@ -41,7 +49,6 @@ class Measures:
         calls: ModelCalls,
         outputs: Callable[[Any], float],
     ) -> None:
-        """Takes the parts of a walk; `outputs` returns how far outputs are from the recorded."""
         self.decisions, self.trials, self.calls = decisions, trials, calls
         self.outputs = outputs
         self.ways = Ways(decisions, trials, calls.held)

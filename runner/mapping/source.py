@@ -107,13 +107,12 @@ class RecordedCheckpoint:
         self.module_of = {
             leaf.name: module.name for module in modules for leaf in module.leaves.values()
         }
-        # Parameters that one module holds beside others share its name alone.
+        # Not by `module_of`: parameters of unknown roles are modules of one, which share a name.
         self.beside = {
             leaf.name: frozenset(other.name for other in module.leaves.values())
             for module in modules
             for leaf in module.leaves.values()
         }
-
         self.weight_norms = [*_weight_norms(modules)]
 
     def modules_of(self, tensors: Iterable[str]) -> tuple[str, ...]:

@@ -60,8 +60,7 @@ class Walk:
         self._calls = ModelCalls(model, forward, decisions, self._solve)
         self._measures = Measures(decisions, trials, self._calls, outputs)
         self._branches = Branches(self._measures)
-        self._elsewhere = set[int]()
-        self._taken_from: set[int] = set()
+        self._elsewhere, self._taken_from = set[int](), set[int]()
 
     def run(self) -> float:
         """Decides on all variables; returns how far the outputs are in the end."""

@@ -195,10 +195,10 @@ class Ways:
         return [option for option in some if not self._decisions.is_taken(option, {*calls})]
 
     def parts(self, group: Sequence[Decision], reader: int) -> Iterator[tuple[int, str]]:
-        """Yields what can take something else: a call, or a variable that has no layer of its own.
+        """Yields what can take something else: a call, or one of its variables alone.
 
-        So has a bias that the module of its kernel lacks. A reader depends on these variables, and
-        nothing has decided on them.
+        Alone are those without a layer, and a bias that the module of its kernel lacks. A reader
+        depends on these variables, and nothing has decided on them.
         """
         for decision in group:
             call, names = decision.call, self._decisions.read(decision.call, reader)
@@ -209,29 +209,32 @@ class Ways:
     def steps(
         self, now: Mapping[int, Candidate], at: int, name: str
     ) -> Iterator[dict[int, Candidate]]:
-        """Yields what layers take if one, or one of its variables, takes something else.
+        """Returns what layers take if one, or one of its variables, takes something else.
 
         What has that already takes in exchange what this one had.
         """
+        return self._of_variable(now, at, name) if name else self._of_layer(now, at)
+
+    def _of_layer(self, now: Mapping[int, Candidate], at: int) -> Iterator[dict[int, Candidate]]:
         known = now[at]
-        if not name:
-            alone = self._decisions.alone(known)
-            for option in self._choices(self._decisions.made[at], now):
-                others = [one for one in now if one != at and now[one].shares(option)]
-                likes = [(one, self._decisions.like(one, alone)) for one in others]
-                moved = {one: like for one, like in likes if like and not like.shares(option)}
-                if option.key == known.key or len(moved) < len(others):
-                    continue
-                changes = {at: option, **moved}
-                # With the biases that are not of their modules, and without.
-                yield {**now, **changes}
-                stay = {
-                    call: self._decisions.with_biases(changes[call], now[call]) for call in changes
-                }
-                if stay != changes:
-                    yield {**now, **stay}
-            return
-        had = known.taken[name]
+        alone = self._decisions.alone(known)
+        for option in self._choices(self._decisions.made[at], now):
+            others = [one for one in now if one != at and now[one].shares(option)]
+            likes = [(one, self._decisions.like(one, alone)) for one in others]
+            moved = {one: like for one, like in likes if like and not like.shares(option)}
+            if option.key == known.key or len(moved) < len(others):
+                continue
+            changes = {at: option, **moved}
+            # With the biases that are not of their modules, and without.
+            yield {**now, **changes}
+            stay = {call: self._decisions.with_biases(changes[call], now[call]) for call in changes}
+            if stay != changes:
+                yield {**now, **stay}
+
+    def _of_variable(
+        self, now: Mapping[int, Candidate], at: int, name: str
+    ) -> Iterator[dict[int, Candidate]]:
+        had = now[at].taken[name]
         for taken in self._decisions.singly(at, name):
             holders = [
                 (call, other)
@@ -239,7 +242,7 @@ class Ways:
                 for other, its in candidate.taken.items()
                 if (call, other) != (at, name) and {*its.tensors} & {*taken.tensors}
             ]
-            changes = {**now, at: self._decisions.with_one(known, name, taken)}
+            changes = {**now, at: self._decisions.with_one(now[at], name, taken)}
             alone = Candidate({name: taken}, ())
             is_free = len(holders) < 2 and not self._decisions.is_taken(alone, {*now})
             is_free &= all(other not in self._decisions.seen(call) for call, other in holders)

@@ -24,7 +24,7 @@ from runner.planning.comparison import NOT_FINITE, Comparison, difference
 from runner.proof.feeding import array_of
 
 # A change that brings a reader ten times closer is right; below that, differences are roundings.
-MARGIN = 10.0
+_MARGIN = 10.0
 
 Values = Sequence[tuple[Any, NDArray[Any]]]
 
@@ -77,7 +77,7 @@ class Reader:
         )
         for change in sorted(changes, key=likely)[: self.most]:
             there = self._under(change, {*reaching})
-            if there * MARGIN < self.compared.relative and there <= self.tolerance:
+            if there * _MARGIN < self.compared.relative and there <= self.tolerance:
                 return change, reaching
         return None, reaching
 
@@ -130,8 +130,8 @@ def with_causes(
       module_of: returns the module whose tensors a layer has.
 
     Returns:
-      The comparisons; and the layers that reach the first difference without a record of their own,
-      if it has no cause.
+      The comparisons; and, if the first difference has no cause, the layers that reach it and that
+      no record shows to be right.
     """
     layers, named = [*compared], set[str]()
     for reader in readers:

@@ -16,6 +16,7 @@ from runner.console import plural
 from runner.planning.plan import Assignment, RestorationPlan
 
 _CONFIG = "config.json"
+# How many layers a line names.
 _NAMED = 8
 # Setting -> its names in a module, in a `config.json`, and in a Keras layer.
 _SETTINGS = {

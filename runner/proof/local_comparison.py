@@ -328,6 +328,6 @@ def _is_nonlinear(function: Any) -> bool:
 
 
 def _digest(values: Any) -> object:
-    """Returns what is equal for the same values, of which the first counts."""
+    """Returns a digest of the first value; what is no tensor has one of its own."""
     first = next(iter(keras.tree.flatten(values)), None)
     return hash(array_of(first).tobytes()) if hasattr(first, "numpy") else object()

@@ -42,7 +42,7 @@ from runner.proof.reference import Reference, read_reference
 from runner.proof.source_modules import counterparts, mixed_modules, of_module
 
 # Below this part of the tolerance, differences are roundings.
-ROUNDING = LOCAL / 10
+_ROUNDING = LOCAL / 10
 # How many changes of tensors are tried for what differs, and for what might be closer.
 _MOST, _MOST_OF_SIBLINGS = 120, 12
 
@@ -168,10 +168,10 @@ class _Proving:
         """Yields the layers, or the outputs, that tensors of others may have made differ."""
         variables = {path: self._variables_of(layer) for path, layer in self._layers.items()}
         variables = {path: some for path, some in variables.items() if some}
-        siblings = {path: some for path, some in variables.items() if path in local.siblings}
-        proven = local.proven(compared)
+        beside, proven = local.siblings, local.proven(compared)
+        siblings = {path: some for path, some in variables.items() if path in beside}
         suspects = {path: some for path, some in variables.items() if path not in proven}
-        rounding = ROUNDING * TOLERANCES[self._dtype]
+        rounding = _ROUNDING * TOLERANCES[self._dtype]
         for one in compared:
             if one.note not in ("", NOT_FINITE):
                 return
@@ -271,8 +271,12 @@ class _Proving:
             # A module that computes several layers at once has no record of one.
             is_one = _is_leaf(layer) and all(value is not None for value in added.values())
             for module in modules if is_one else ():
-                bias = added.get(module)
-                yield Layer(module, path, layer, records, "", False, is_mixed=True, added=bias)
+                yield Layer(
+                    *(module, path, layer, records, ""),
+                    must_fit=False,
+                    is_mixed=True,
+                    added=added.get(module),
+                )
 
     def _along_channels(self, bias: Any, module: str) -> NDArray[Any] | None:
         """Returns a bias along the axes of a module's record; None for another number of them."""
