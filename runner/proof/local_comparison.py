@@ -63,8 +63,8 @@ class Layer:
     path: str
     layer: Any
     records: Mapping[str, NDArray[Any]]
-    behind: str
-    must_fit: bool
+    behind: str = ""
+    must_fit: bool = False
     is_part: bool = False
     is_mixed: bool = False
     added: NDArray[Any] | None = None
@@ -83,9 +83,10 @@ class _HandedOn:
     layer: Layer
     arrangement: Arrangement
 
-    def value(self) -> NDArray[Any]:
+    def value(self, dtype: Any) -> Any:
         """Reads it."""
-        return self.arrangement.of(self.layer.record)
+        array = self.arrangement.of(self.layer.record)
+        return keras.ops.convert_to_tensor(np.ascontiguousarray(array), dtype=dtype)
 
 
 @dataclass
@@ -97,14 +98,12 @@ class _Pass:
       inputs: `id` of a layer, in the order of the model -> a digest of its first input.
       calls: `id` of a layer -> which of its calls was compared, from 1.
       handed_on: `id` of a layer -> the record that it hands on.
-      reached: what the layer computes at which the call ended.
     """
 
     compared: dict[int, Comparison] = field(default_factory=dict)
     inputs: dict[int, object] = field(default_factory=dict)
     calls: dict[int, int] = field(default_factory=dict)
     handed_on: dict[int, _HandedOn] = field(default_factory=dict)
-    reached: Any = None
 
 
 class LocalComparison:
@@ -115,18 +114,14 @@ class LocalComparison:
         self._layers: dict[int, list[Layer]] = {}
         for layer in layers:
             self._layers.setdefault(id(layer.layer), []).append(layer)
-        # `id` of a layer -> which of its calls was recorded, once that is known.
-        self._recorded: dict[int, int] = {}
-        # The first pass in which that is known.
-        self._first: _Pass | None = None
+        # The pass in which the recorded calls are known.
+        self._first = _Pass()
 
     def compared(self) -> Iterator[Comparison]:
         """Yields the comparisons, one a module, in the order of the layers."""
-        first = self._call()
-        self._recorded = first.calls
+        self._first = first = self._call()
         if {*first.calls.values()} > {1}:
-            first = self._call()
-        self._first = first
+            self._first = first = self._call()
         best: dict[str, Comparison] = {}
         for layer in itertools.chain.from_iterable(self._layers.values()):
             comparison = first.compared.get(id(layer))
@@ -170,7 +165,6 @@ class LocalComparison:
         If their tensors are exchanged, each may agree with the other one's record.
         """
         groups: dict[Any, list[int]] = {}
-        assert self._first is not None
         for layer, handed_on in self._first.handed_on.items():
             if len(layers_of(self._layers[layer][0].layer)) == 1:
                 key = self._first.inputs[layer], handed_on.arrangement.shape
@@ -186,31 +180,43 @@ class LocalComparison:
         layers = [*itertools.chain.from_iterable(self._layers.values())]
         names = compared.module, compared.layer
         reader = next(one for one in layers if (one.module, one.path) == names)
-        output = self._call({id(one.layer) for one in layers if one.path in computing}, reader)
+        others = {id(one.layer) for one in layers if one.path in computing}
+        output = self._reach(reader.layer, others)
         function = getattr(reader.layer, "activation", None)
-        recorded = closest(reader.record, array_of(output.reached), function)
-        return [(keras.tree.flatten(output.reached)[0], recorded)]
+        recorded = closest(reader.record, array_of(output), function)
+        return [(keras.tree.flatten(output)[0], recorded)]
 
-    def _call(self, computing: Collection[int] = (), reader: Layer | None = None) -> _Pass:
-        """Calls the model, up to a reader if one is given.
+    def _reach(self, reader: Any, computing: Collection[int]) -> Any:
+        """Returns what a layer computes in the call that was recorded.
 
         Layers whose `id` is in `computing` do not hand on their records.
         """
+        outputs: list[Any] = []
+        counts = Counter[int]()
+
+        def on_call(original: Any, layer: Any, *arguments: Any, **keywords: Any) -> Any:
+            counts[id(layer)] += 1
+            is_recorded = counts[id(layer)] == self._first.calls.get(id(layer))
+            hands_on = is_recorded and layer is not reader and id(layer) not in computing
+            known = self._first.handed_on.get(id(layer)) if hands_on else None
+            # What only hands on its record need not compute, unless the reader may be within it.
+            if known is not None and len(layers_of(layer)) == 1:
+                return known.value(layer.compute_dtype)
+            output = original(layer, *arguments, **keywords)
+            if layer is reader and is_recorded:
+                outputs.append(output)
+                raise ReachedLayerError
+            return output if known is None else known.value(output.dtype)
+
+        with replaced_calls(on_call), suppress(ReachedLayerError):
+            self._model(self._inputs, training=False)
+        return outputs[0]
+
+    def _call(self) -> _Pass:
+        """Calls the model, and compares its layers."""
         result = _Pass()
 
         def on_call(original: Any, layer: Any, *arguments: Any, **keywords: Any) -> Any:
-            known = self._first.handed_on.get(id(layer)) if self._first else None
-            is_read = (
-                reader is not None and layer is not reader.layer and id(layer) not in computing
-            )
-            if is_read and known is not None and len(layers_of(layer)) == 1:
-                counts[id(layer)] += 1
-                # What only hands on its record before a reader need not compute.
-                if counts[id(layer)] == self._recorded[id(layer)]:
-                    return keras.ops.convert_to_tensor(
-                        np.ascontiguousarray(known.value()), dtype=layer.compute_dtype
-                    )
-                return original(layer, *arguments, **keywords)
             output = original(layer, *arguments, **keywords)
             read = _digest((arguments, keywords))
             before = behind.get(read)
@@ -219,35 +225,27 @@ class LocalComparison:
             if id(layer) not in self._layers:
                 return output
             counts[id(layer)] += 1
-            recorded = self._recorded.get(id(layer), counts[id(layer)])
+            recorded = self._first.calls.get(id(layer), counts[id(layer)])
             if counts[id(layer)] != recorded:
                 return output
-            if reader is not None and layer is reader.layer:
-                result.reached = output
-                raise ReachedLayerError
             compared = self._compare(layer, output)
             if not _is_closer(compared, result.compared):
                 return output
             result.compared |= compared
             result.inputs[id(layer)], result.calls[id(layer)] = read, recorded
             handed_on = self._closest(layer, output, result)
-            if self._first is not None:
-                handed_on = self._first.handed_on.get(id(layer))
-            is_several = isinstance(output, list | tuple)
-            if is_several or handed_on is None or id(layer) in computing:
+            if handed_on is None or isinstance(output, list | tuple):
                 behind[_digest(output)] = self._layers[id(layer)][-1]
                 return output
             result.handed_on[id(layer)] = handed_on
-            replacement = keras.ops.convert_to_tensor(
-                np.ascontiguousarray(handed_on.value()), dtype=output.dtype
-            )
+            replacement = handed_on.value(output.dtype)
             for one in filter(attrgetter("behind"), self._layers[id(layer)]):
                 behind[_digest(replacement)] = one
             return replacement
 
         behind: dict[object, Layer] = {}
         counts = Counter[int]()
-        with replaced_calls(on_call), suppress(ReachedLayerError):
+        with replaced_calls(on_call):
             self._model(self._inputs, training=False)
         return result
 

@@ -271,12 +271,7 @@ class _Proving:
             # A module that computes several layers at once has no record of one.
             is_one = _is_leaf(layer) and all(value is not None for value in added.values())
             for module in modules if is_one else ():
-                yield Layer(
-                    *(module, path, layer, records, ""),
-                    must_fit=False,
-                    is_mixed=True,
-                    added=added.get(module),
-                )
+                yield Layer(module, path, layer, records, is_mixed=True, added=added.get(module))
 
     def _along_channels(self, bias: Any, module: str) -> NDArray[Any] | None:
         """Returns a bias along the axes of a module's record; None for another number of them."""
