@@ -215,10 +215,11 @@ def test_the_layers_with_wrong_tensors_are_named_first(planted: str, folder: Pat
     proof = source_of(network, folder).proof(changes, in_file=True)
     differing = [one.layer for one in proof.layers if not one.agrees]
     assert {*differing[: len(guilty)]} == guilty
+    assert "once that is undone" in str(proof.first_difference)
 
 
 @pytest.mark.parametrize(
-    "planted", ["kernels", "norms", "bias and beta", "query and value, kernels", "parts"]
+    "planted", ["kernels, one without a record", "key and value", "parts", "recurrent layers"]
 )
 def test_the_layers_with_wrong_rules_are_named_first(planted: str, folder: Path) -> None:
     """A layer that has another one's tensor by its rule may agree with the other one's record."""
@@ -226,6 +227,7 @@ def test_the_layers_with_wrong_rules_are_named_first(planted: str, folder: Path)
     proof = source_of(network, folder).proof(changes)
     assert proof.first_difference is not None
     assert proof.first_difference.layer in guilty
+    assert "once that is undone" in str(proof.first_difference)
 
 
 @pytest.mark.parametrize(
