@@ -31,10 +31,8 @@ SMALL = [
     and "libraries" not in case
     and "lora" not in name
 ]
-# Its weight norm is known by the names of its two tensors.
 # In `make soak`; others are decided in the same ways.
 LONG = ("hugging_face-llama-by_hand", "hugging_face-roberta-by_hand")
-NONSENSE = [name for name in SMALL if name != "odd-layers"]
 
 
 def files_of(name: str) -> tuple[Arrays, Arrays]:
@@ -53,6 +51,14 @@ def written(folder: Path, tensors: Arrays, reference: Arrays) -> tuple[Path, Pat
     )
     np.savez(folder / "reference.npz", allow_pickle=False, **reference)
     return folder / "source.safetensors", folder / "reference.npz"
+
+
+def assert_decided(model: keras.Model, files: tuple[Path, Path]) -> None:
+    """Asserts that a map of a model is certain and right."""
+    proposal = runner.propose(model, files[0], reference=files[1])
+    assert [*proposal.doubts()] == []
+    runner.warm_start(model, proposal.scaffolds)
+    assert difference(model, files[1]) < 1e-5
 
 
 def nonsense(tensors: Arrays, reference: Arrays) -> tuple[Arrays, Arrays]:
@@ -79,15 +85,11 @@ def nonsense(tensors: Arrays, reference: Arrays) -> tuple[Arrays, Arrays]:
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=pytest.mark.soak) if name in LONG else name for name in NONSENSE],
+    [pytest.param(name, marks=pytest.mark.soak) if name in LONG else name for name in SMALL],
 )
 def test_names_of_nonsense_are_no_obstacle(name: str, tmp_path: Path) -> None:
-    source, reference = written(tmp_path, *nonsense(*files_of(name)))
-    model = model_of(CASES[name], small=True)
-    proposal = runner.propose(model, source, reference=reference)
-    assert [*proposal.doubts()] == []
-    runner.warm_start(model, proposal.scaffolds)
-    assert difference(model, reference) < 1e-5
+    files = written(tmp_path, *nonsense(*files_of(name)))
+    assert_decided(model_of(CASES[name], small=True), files)
 
 
 EXCHANGES = [
@@ -112,12 +114,7 @@ def test_an_exchange_of_names_is_undone(name: str, one: str, two: str, tmp_path:
 
     tensors = {exchanged(key): value for key, value in tensors.items()}
     reference = {exchanged(key): value for key, value in reference.items()}
-    source, file = written(tmp_path, tensors, reference)
-    model = model_of(CASES[name], small=True)
-    proposal = runner.propose(model, source, reference=file)
-    assert [*proposal.doubts()] == []
-    runner.warm_start(model, proposal.scaffolds)
-    assert difference(model, file) < 1e-5
+    assert_decided(model_of(CASES[name], small=True), written(tmp_path, tensors, reference))
 
 
 def of_keras(folder: Path, build: Callable[[], keras.Model], **inputs: Any) -> tuple[Path, Path]:
@@ -260,13 +257,9 @@ def test_interleaved_heads_of_plain_matrices_are_found(tmp_path: Path) -> None:
     }
     reference["activations/qkv"] = joined([reference.pop(f"activations/{n}") for n in "qkv"])
     reference["activations/proj"] = reference.pop("activations/o")
-    source, file = written(tmp_path, tensors, reference)
     for variable in model.variables:
         variable.assign(np.zeros(variable.shape))
-    proposal = runner.propose(model, source, reference=file)
-    assert [*proposal.doubts()] == []
-    runner.warm_start(model, proposal.scaffolds)
-    assert difference(model, file) < 1e-5
+    assert_decided(model, written(tmp_path, tensors, reference))
 
 
 class Tanh(layers.Layer):
@@ -480,12 +473,7 @@ def test_parameters_without_a_record_are_decided_by_what_reads_them(
         if "/" not in key or key.partition("/")[2] in spelled
     }
     tensors = dict(sorted(tensors.items()))
-    source, file = written(tmp_path, tensors, reference)
-    model = build()
-    proposal = runner.propose(model, source, reference=file)
-    assert [*proposal.doubts()] == []
-    runner.warm_start(model, proposal.scaffolds)
-    assert difference(model, file) < 1e-5
+    assert_decided(build(), written(tmp_path, tensors, reference))
 
 
 def levels() -> keras.Model:
@@ -524,13 +512,9 @@ def test_the_recorded_call_of_a_layer_may_be_a_later_one(tmp_path: Path) -> None
         large = call(f"{name}_in", stem)
         call(f"{name}_out", call(f"{name}_large", large))
         call(f"{name}_small", model.get_layer(f"{name}_in")(stem[:, ::2]))
-    reference = {"inputs": x, "outputs": np.asarray(model(x)), "metadata": json.dumps({})}
-    source, file = written(tmp_path, dict(sorted(tensors.items())), reference | records)
-    model = levels()
-    proposal = runner.propose(model, source, reference=file)
-    assert [*proposal.doubts()] == []
-    runner.warm_start(model, proposal.scaffolds)
-    assert difference(model, file) < 1e-5
+    reference = {"inputs": x, "outputs": np.asarray(model(x)), "metadata": np.array("{}")}
+    tensors = dict(sorted(tensors.items()))
+    assert_decided(levels(), written(tmp_path, tensors, reference | records))
 
 
 def translated(*names: str) -> keras.Model:
@@ -611,9 +595,5 @@ def test_a_convolution_of_two_layers_and_one_of_weight_norm_are_found(
     glu = {"activations/glu": np.concatenate(parts, -1).transpose(0, 2, 1)}
     reference[f"activations/{conv}"] = reference.pop("activations/conv")
     order = ["inputs", "outputs", f"activations/{conv}", "activations/head", "metadata"]
-    source, file = written(tmp_path, tensors, glu | {key: reference[key] for key in order})
-    model = gated()
-    proposal = runner.propose(model, source, reference=file)
-    assert [*proposal.doubts()] == []
-    runner.warm_start(model, proposal.scaffolds)
-    assert difference(model, file) < 1e-5
+    reference = glu | {key: reference[key] for key in order}
+    assert_decided(gated(), written(tmp_path, tensors, reference))

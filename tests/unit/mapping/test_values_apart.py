@@ -11,23 +11,19 @@ import numpy as np
 import pytest
 from keras import layers
 
-import runner
-from tests.architectures.test_architectures import difference
-from tests.unit.mapping.test_values import Arrays, Scale, attention, recorded, written
-
-
-def decided(build: Callable[[], keras.Model], folder: Path, files: tuple[Path, Path]) -> None:
-    """Asserts that a map of a new model is certain, proven and right."""
-    keras.utils.set_random_seed(3)
-    model = build()
-    proposal = runner.propose(model, files[0], reference=files[1])
-    assert [*proposal.doubts()] == []
-    runner.warm_start(model, proposal.scaffolds)
-    assert difference(model, files[1]) < 1e-5
+from tests.unit.mapping.test_values import (
+    Arrays,
+    Scale,
+    assert_decided,
+    attention,
+    recorded,
+    written,
+)
 
 
 def with_values(build: Callable[[], keras.Model]) -> tuple[keras.Model, Arrays]:
     """A model with random values, and these."""
+    keras.utils.set_random_seed(3)
     random, model = np.random.default_rng(1), build()
     for variable in model.variables:
         variable.assign(random.uniform(-1, 1, variable.shape))
@@ -69,7 +65,7 @@ def test_biases_beside_a_fused_kernel_are_found(
         "activations/attn.proj": out, "activations/attn": out,
         "activations/head": reference["activations/head"], "metadata": reference["metadata"],
     }  # fmt: skip
-    decided(blocks, tmp_path, written(tmp_path, tensors, records))
+    assert_decided(blocks(), written(tmp_path, tensors, records))
 
 
 def convolved() -> keras.Model:
@@ -105,7 +101,7 @@ def test_a_bias_of_the_module_behind_a_convolution_is_found_and_proven(tmp_path:
     records["activations/fc"] = hidden - values["hidden/bias"]
     records["activations/head"] = reference["activations/head"]
     records["metadata"] = np.array('{"layout": "channels_first"}')
-    decided(convolved, tmp_path, written(tmp_path, tensors, records))
+    assert_decided(convolved(), written(tmp_path, tensors, records))
 
 
 class Shifts(layers.Layer):
@@ -185,7 +181,7 @@ def test_a_mixture_and_its_reader_are_exchanged_together(
             factor = values[f"mix/{'f0' if layer == 'gate' else 'f1'}"]
             mixed = x * factor + np.roll(x, 1, axis=1) * (1 - factor)
             records[f"activations/blocks.0.{names[layer]}"] = mixed @ value
-    decided(build, tmp_path, written(tmp_path, tensors, records))
+    assert_decided(build(), written(tmp_path, tensors, records))
 
 
 class Adapted(layers.Layer):
@@ -225,4 +221,4 @@ def test_adapters_of_several_layers_are_found_whole(tmp_path: Path) -> None:
         f"activations/layers.{key.partition('/')[2].replace('_', '.')}" if "_" in key else key: a
         for key, a in recorded(model, x).items()
     }
-    decided(adapted, tmp_path, written(tmp_path, tensors, records))
+    assert_decided(adapted(), written(tmp_path, tensors, records))
