@@ -15,7 +15,7 @@ from runner.mapping.modules import ROLES
 from runner.mapping.trials import Trials
 
 # How many ways there are for layers side by side, at most.
-_MOST_WAYS = 80
+_MOST_OF_GROUP = 80
 # How many candidates that are computed close to one are tried.
 _MOST_ALIKE = 12
 
@@ -170,7 +170,7 @@ class Ways:
             if tuple(option.key for option in several) != now
             and not any(one.shares(two) for one, two in itertools.combinations(several, 2))
         )
-        for several in itertools.islice(apart, _MOST_WAYS):
+        for several in itertools.islice(apart, _MOST_OF_GROUP):
             yield {d.call: option for d, option in zip(group, several, strict=True)}
 
     def _choices(
