@@ -12,6 +12,9 @@ import pytest
 from keras import layers
 
 import runner
+from runner.mapping.correspondence import Correspondence, Pair
+from runner.mapping.module_fitting import Taken
+from runner.mapping.text import document
 from tests.architectures.test_architectures import difference
 from tests.unit.mapping.test_values import Arrays, Scale, attention, recorded, written
 
@@ -274,3 +277,25 @@ def test_a_bias_that_no_rule_can_make_leaves_its_layer_undecided(tmp_path: Path)
     assert not proposal.is_certain
     assert any("make the GRU with reset_after" in str(one) for one in proposal.plan.problems)
     assert any("of 5 are not decided" in str(one) for one in proposal.doubts())
+
+
+def test_a_hint_is_no_part_of_an_expression_and_a_constant_is_named() -> None:
+    """Parts of one tensor have no word in which they differ."""
+    parts = tuple(Taken(("fused",), cut=f"split(2, {n})") for n in (0, 1))
+    pairs = {
+        "a/kernel": Pair("a/kernel", parts[0], (), parts),
+        "b/bias": Pair(
+            "b/bias", Taken(("x.bias",)), (), (Taken(("x.bias",)), Taken((), step="zeros()"))
+        ),
+    }
+    text = document(
+        {},
+        {
+            "m": Correspondence.of(
+                [*pairs], ["fused", "x.bias"], pairs=pairs, constants={}, layout=""
+            )
+        },
+    )
+    assert "x.bias or zeros()" in text
+    assert "--hint 'fused" not in text
+    assert "--hint 'x=b'" in text
