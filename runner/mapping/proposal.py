@@ -34,6 +34,7 @@ from runner.planning.model_variables import (
     tensorflow_variable,
 )
 from runner.planning.places import WeightsLayout
+from runner.planning.report import model_counts
 from runner.planning.variables import classify
 from runner.planning.weights_layout import dtype_name, places, weights_layout
 from runner.proof.proving import prove
@@ -81,15 +82,17 @@ class Proposal:
         some = [*self.correspondences.values()]
         named = [pair for one in some for pair in one.pairs.values() if not pair.is_decided]
         record = "record what the source computes, and give it by --reference: docs/how-to/prove.md"
-        is_named = some[-1].undecided is None
+        is_named, total = some[-1].undecided is None, model_counts(self.plan)["variables"]
         if undecided := some[-1].undecided:
-            state = f"{plural(len(undecided), 'variable')} of {len(self.plan.assignments)}"
+            state = f"{plural(len(undecided), 'variable')} of {total}"
             cause = "no recorded value tells one way from another"
-            yield Problem(f"{state} are not decided: {some_of(undecided, 3)}", cause)
+            verb = "is" if len(undecided) == 1 else "are"
+            yield Problem(f"{state} {verb} not decided: {some_of(undecided, 3)}", cause)
         elif named and is_named:
-            state = f"{plural(len(named), 'variable')} of {len(self.plan.assignments)}"
+            state = f"{plural(len(named), 'variable')} of {total}"
             cause = "names can be wrong: it is a proposal"
-            yield Problem(f"{state} have a tensor by their names alone", cause, record)
+            verb = "has a tensor by its name" if len(named) == 1 else "have a tensor by their names"
+            yield Problem(f"{state} {verb} alone", cause, record)
         constant = [name for one in some for name in one.constants]
         if constant and is_named:
             cause = "zeros() or ones() stands for what the file lacks"

@@ -147,13 +147,15 @@ class RecordedCheckpoint:
 
         Not every step makes one of the two tensors of weight norm.
         """
-        if all(map(self._has, taken.tensors)):
-            return True
         try:
-            expression, _ = self._expression(variable, taken)
+            expression, target = self._expression(variable, taken)
+            specs = [self._spec.find(name) for name in names_in(expression)]
+            if None in specs:
+                return False
+            build_source_tensor(expression, "", target, iter(filter(None, specs)))
         except ValueError:
             return False
-        return all(map(self._has, names_in(expression)))
+        return True
 
     def _expression(self, variable: Variable, taken: Taken) -> tuple[Expression, ConvertedVariable]:
         target = ConvertedVariable(

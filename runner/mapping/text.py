@@ -104,7 +104,8 @@ def _open_questions(correspondence: Correspondence) -> Iterator[str]:
         if len(options) == 1:
             yield "  nothing but the shape speaks for it"
         else:
-            yield f"  nothing decides; for example --hint '{_hint(pair, options)}'"
+            hint = _hint(pair, options)
+            yield "  nothing decides" + (f"; for example --hint '{hint}'" if hint else "")
     if len(groups) > _MOST_SHOWN:
         yield f"- and {len(groups) - _MOST_SHOWN} more sets of such variables"
     open_ = {pair.variable for pair in unsure}
@@ -126,7 +127,7 @@ def _open_questions(correspondence: Correspondence) -> Iterator[str]:
 
 def _options(pair: Pair) -> list[str]:
     return [
-        " and ".join(option.tensors) + (f" | {option.cut}" if option.cut else "")
+        (" and ".join(option.tensors) or option.step) + (f" | {option.cut}" if option.cut else "")
         for option in pair.candidates
     ]
 
@@ -136,8 +137,11 @@ def _skeleton(names: Sequence[str]) -> str:
 
 
 def _hint(pair: Pair, options: Sequence[str]) -> str:
-    """Returns a hint that would decide, in the words in which names differ."""
-    first, second = (re.split(r"[./]", option) for option in options[:2])
+    """Returns a hint that would decide, in the words in which names differ; none for one tensor."""
+    names = [option.partition(" | ")[0] for option in options[:2]]
+    if names[0] == names[1]:
+        return ""
+    first, second = (re.split(r"[./]", name) for name in names)
     word = next((a for a, b in zip(first, second, strict=False) if a != b), first[-1])
     parts = pair.variable.split("/")
     return f"{word}={parts[-2] if len(parts) > 1 else parts[-1]}"

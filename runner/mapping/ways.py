@@ -178,7 +178,8 @@ class Ways:
     ) -> list[Candidate]:
         """Returns what a layer could take where what `calls` take is free."""
         at = decision.call
-        if decision.agrees:
+        # Two that read one input agree with the record of one module, and one of them is another.
+        if decision.agrees and not self._decisions.is_taken(decision.candidate, {at}):
             others = beside or [self._decisions.made[call] for call in calls]
             likes = (self._decisions.like(at, other.candidate) for other in others)
             some = [option for option in likes if option]

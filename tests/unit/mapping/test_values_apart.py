@@ -11,6 +11,10 @@ import numpy as np
 import pytest
 from keras import layers
 
+import runner
+from runner.mapping.correspondence import Correspondence, Pair
+from runner.mapping.module_fitting import Taken
+from runner.mapping.text import document
 from tests.unit.mapping.test_values import (
     Arrays,
     Scale,
@@ -222,3 +226,73 @@ def test_adapters_of_several_layers_are_found_whole(tmp_path: Path) -> None:
         for key, a in recorded(model, x).items()
     }
     assert_decided(adapted(), written(tmp_path, tensors, records))
+
+
+def counted(first: str, second: str) -> keras.Model:
+    """Words, and the mean of what they are in another table."""
+    x = keras.Input((5,), dtype="int32")
+    mean = keras.ops.mean(layers.Embedding(9, 6, name=first)(x), 1, keepdims=True)
+    y = layers.Embedding(9, 6, name=second)(x) + mean
+    return keras.Model(x, layers.Dense(3, name="head")(layers.LayerNormalization(name="norm")(y)))
+
+
+@pytest.mark.parametrize("names", [("bag", "words"), ("a", "b"), ("words", "bag")])
+def test_two_tables_that_agree_with_one_record_are_told_apart(
+    names: tuple[str, str], tmp_path: Path
+) -> None:
+    """PyTorch's `EmbeddingBag` records the mean alone, so both tables agree with the other's."""
+    model, values = with_values(lambda: counted("bag", "words"))
+    x = np.random.default_rng(0).integers(0, 9, (4, 5))
+    reference = recorded(model, x)
+    reference["activations/bag"] = reference["activations/bag"].mean(1)
+    tensors = {
+        "words.weight": values["words/embeddings"], "bag.weight": values["bag/embeddings"],
+        "norm.weight": values["norm/gamma"], "norm.bias": values["norm/beta"],
+        "head.weight": values["head/kernel"].T, "head.bias": values["head/bias"],
+    }  # fmt: skip
+    assert_decided(counted(*names), written(tmp_path, tensors, reference))
+
+
+def test_a_bias_that_no_rule_can_make_leaves_its_layer_undecided(tmp_path: Path) -> None:
+    """A GRU of PyTorch has two biases, and one without `reset_after` takes one."""
+
+    def model(reset_after: bool) -> keras.Model:
+        x = keras.Input((5, 6))
+        y = layers.GRU(4, reset_after=reset_after, return_sequences=True, name="rnn")(x)
+        return keras.Model(x, layers.Dense(3, name="head")(y))
+
+    known, values = with_values(lambda: model(True))
+    x = np.random.default_rng(0).normal(size=(4, 5, 6)).astype(np.float32)
+    bias = values["rnn/gru_cell/bias"]
+    tensors = {
+        "rnn.weight_ih_l0": values["rnn/gru_cell/kernel"].T, "rnn.bias_ih_l0": bias[0],
+        "rnn.weight_hh_l0": values["rnn/gru_cell/recurrent_kernel"].T, "rnn.bias_hh_l0": bias[1],
+        "head.weight": values["head/kernel"].T, "head.bias": values["head/bias"],
+    }  # fmt: skip
+    source, file = written(tmp_path, tensors, recorded(known, x))
+    proposal = runner.propose(model(False), source, reference=file)
+    assert not proposal.is_certain
+    assert any("make the GRU with reset_after" in str(one) for one in proposal.plan.problems)
+    assert any("of 5 are not decided" in str(one) for one in proposal.doubts())
+
+
+def test_a_hint_is_no_part_of_an_expression_and_a_constant_is_named() -> None:
+    """Parts of one tensor have no word in which they differ."""
+    parts = tuple(Taken(("fused",), cut=f"split(2, {n})") for n in (0, 1))
+    pairs = {
+        "a/kernel": Pair("a/kernel", parts[0], (), parts),
+        "b/bias": Pair(
+            "b/bias", Taken(("x.bias",)), (), (Taken(("x.bias",)), Taken((), step="zeros()"))
+        ),
+    }
+    text = document(
+        {},
+        {
+            "m": Correspondence.of(
+                [*pairs], ["fused", "x.bias"], pairs=pairs, constants={}, layout=""
+            )
+        },
+    )
+    assert "x.bias or zeros()" in text
+    assert "--hint 'fused" not in text
+    assert "--hint 'x=b'" in text
