@@ -18,8 +18,9 @@ from runner.mapping.module_fitting import Taken
 from runner.mapping.modules import Leaf, Module, group
 from runner.proof.reference import Recent, Reference
 from runner.proof.source_modules import named_as_tensors
-from runner.rules.expressions import Expression, names_in, parse
+from runner.rules.expressions import names_in, parse
 from runner.rules.named_conversions import expanded
+from runner.rules.source_tensors import SourceTensor
 from runner.rules.steps import build_source_tensor
 from runner.rules.target import ConvertedVariable
 
@@ -134,10 +135,8 @@ class RecordedCheckpoint:
         Raises:
           ValueError: when the tensors do not fit.
         """
-        expression, target = self._expression(variable, taken)
-        specs = [spec for name in names_in(expression) if (spec := self._spec.find(name))]
-        source_tensor = build_source_tensor(expression, "", target, iter(specs))
-        value = source_tensor.convert([self._tensor(spec.name) for spec in specs])
+        source_tensor, names = self._source_tensor(variable, taken)
+        value = source_tensor.convert([self._tensor(name) for name in names])
         if value.size != np.prod(variable.shape):
             raise ValueError(f"{taken.expression()} has the shape {[*value.shape]}")
         return value.reshape(variable.shape)
@@ -148,20 +147,23 @@ class RecordedCheckpoint:
         Not every step makes one of the two tensors of weight norm.
         """
         try:
-            expression, target = self._expression(variable, taken)
-            specs = [self._spec.find(name) for name in names_in(expression)]
-            if None in specs:
-                return False
-            build_source_tensor(expression, "", target, iter(filter(None, specs)))
+            self._source_tensor(variable, taken)
         except ValueError:
             return False
         return True
 
-    def _expression(self, variable: Variable, taken: Taken) -> tuple[Expression, ConvertedVariable]:
+    def _source_tensor(self, variable: Variable, taken: Taken) -> tuple[SourceTensor, list[str]]:
+        """Returns what makes a variable's value, and the tensors that it reads."""
         target = ConvertedVariable(
             variable.name, variable.shape, layer=variable.layer, axes=variable.axes
         )
-        return expanded(parse(taken.expression()), target, self._has), target
+        expression = expanded(parse(taken.expression()), target, self._has)
+        specs = [self._spec.find(name) for name in names_in(expression)]
+        known = [spec for spec in specs if spec]
+        if len(known) < len(specs):
+            raise ValueError(f"the checkpoint has not all tensors of {taken.expression()}")
+        source_tensor = build_source_tensor(expression, "", target, iter(known))
+        return source_tensor, [spec.name for spec in known]
 
     def _has(self, name: str) -> bool:
         return self._spec.find(name) is not None
