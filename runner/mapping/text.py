@@ -104,7 +104,7 @@ def _open_questions(correspondence: Correspondence) -> Iterator[str]:
         if len(options) == 1:
             yield "  nothing but the shape speaks for it"
         else:
-            hint = _hint(pair, options)
+            hint = _hint(pair)
             yield "  nothing decides" + (f"; for example --hint '{hint}'" if hint else "")
     if len(groups) > _MOST_SHOWN:
         yield f"- and {len(groups) - _MOST_SHOWN} more sets of such variables"
@@ -136,9 +136,9 @@ def _skeleton(names: Sequence[str]) -> str:
     return re.sub(r"\d+", "#", " ".join(names))
 
 
-def _hint(pair: Pair, options: Sequence[str]) -> str:
+def _hint(pair: Pair) -> str:
     """Returns a hint that would decide, in the words in which names differ; none for one tensor."""
-    names = [option.partition(" | ")[0] for option in options[:2]]
+    names = [" and ".join(option.tensors) or option.step for option in pair.candidates[:2]]
     if names[0] == names[1]:
         return ""
     first, second = (re.split(r"[./]", name) for name in names)
