@@ -81,7 +81,7 @@ class Decisions:
 
     def read(self, at: int, reader: int) -> list[str]:
         """Returns the undecided variables of a call on which a reader depends."""
-        return [n for n in self.names(at, self.depends(reader)) if n not in self.seen(at)]
+        return self.names(at, self.depends(reader) & ~self.made[at].seen)
 
     def seen(self, at: int) -> set[str]:
         """Returns the variables of a call that are decided."""

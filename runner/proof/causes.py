@@ -50,6 +50,8 @@ class Reader:
 
     def cause(self) -> tuple[Change | None, list[str]]:
         """Returns the change that makes it agree, if there is one, and the layers that reach it."""
+        if not self.suspects:
+            return None, []
         half, gradients = self._gradients()
         reaching = [
             path for path, held in self.suspects.items() if any(id(v) in gradients for v in held)
