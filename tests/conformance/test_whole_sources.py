@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 import runner
 from runner.errors import CheckpointError, PlanError
+from tests.conformance.goldens import save_npz
 from tests.support.torch_files import Class, Pickled, Storage, save, save_legacy, tensor
 
 DATA = Path(__file__).parents[1] / "data"
@@ -413,7 +414,7 @@ def keras_with_theano(folder: Path) -> tuple[object, str]:
 @case("w/kernel, which is in CuDNN's layout")
 def keras_of_cudnn(folder: Path) -> tuple[object, str]:
     tensors = {"kernel": VALUE, "recurrent_kernel": np.ones((1, 3), "f4"), "bias": np.ones(6, "f4")}
-    np.savez(folder / "w.npz", allow_pickle=False, **{f"w/{n}": tensors[n] for n in tensors})
+    save_npz(folder / "w.npz", **{f"w/{n}": tensors[n] for n in tensors})
     return folder / "w.npz", "w/kernel"
 
 

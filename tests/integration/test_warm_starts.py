@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from runner.tracking.tracking_directory import TrackingDirectory
+from tests.conformance.goldens import save_npz
 from tests.support.forked import Forks
 
 from .conftest import Command, finish, said
@@ -232,7 +233,7 @@ def test_a_plan_with_problems_ends_with_3_and_creates_nothing(
     warm: Warm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RUNNER_CACHE", str(tmp_path / "cache"))
-    np.savez(tmp_path / "w.npz", allow_pickle=False, **{"extra/bias": np.zeros(4, np.float32)})
+    save_npz(tmp_path / "w.npz", **{"extra/bias": np.zeros(4, np.float32)})
 
     def scaffold(name: str, variable: str, checkpoint: str) -> str:
         included = f"variables: {{include: ['{variable}']}}"

@@ -33,6 +33,7 @@ from runner.inputs import FitData
 from runner.inputs.data_digest import digest
 from runner.tracking.journal import Parameters, read_lines, segments
 from runner.tracking.tracking_directory import TrackingDirectory
+from tests.conformance.goldens import save_npz
 from tests.keras_io.generative import wgan_gp
 from tests.keras_io.parts import points
 from tests.support.runs import disturbed
@@ -557,11 +558,7 @@ def test_a_model_is_told_apart_by_architecture_and_compilation() -> None:
 
 
 def test_a_model_starts_from_its_weights_unless_a_checkpoint_decides(tmp_path: Path) -> None:
-    np.savez(
-        tmp_path / "body.npz",
-        allow_pickle=False,
-        **{"body/kernel": np.ones((4, 3)), "body/bias": np.ones(3)},
-    )
+    save_npz(tmp_path / "body.npz", **{"body/kernel": np.ones((4, 3)), "body/bias": np.ones(3)})
     scaffolds = {
         "body": {"checkpoint": str(tmp_path / "body.npz"), "variables": {"include": ["body/*"]}}
     }

@@ -23,7 +23,7 @@ from runner.planning.plan import make_plan
 from runner.rules.named_conversions import NAMED_CONVERSIONS
 from runner.tracking import RunStore
 from runner.training.run_sources import Sources
-from tests.conformance.goldens import tensors
+from tests.conformance.goldens import save_npz, tensors
 from tests.support.configs import tiny
 from tests.support.plans import slot, variable
 from tests.support.torch_files import save_arrays
@@ -86,10 +86,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     safetensors.numpy.save_file(_floats(**torch), pretrained / "torch.safetensors")
     save_arrays(pretrained / "model.pt", _floats(**torch))
     three = _floats(**{"head/kernel": (4, 3), "head/bias": (3,)})
-    np.savez(pretrained / "three_classes.npz", allow_pickle=False, **three)
+    save_npz(pretrained / "three_classes.npz", **three)
     five = _floats(**{"head/kernel": (4, 5), "head/bias": (5,)})
     integers = {name: value.astype(np.int64) for name, value in five.items()}
-    np.savez(pretrained / "integers.npz", allow_pickle=False, **integers)
+    save_npz(pretrained / "integers.npz", **integers)
     (pretrained / "old.txt").write_text("".join(f"{token}\n" for token in "abcdefg"))
     (pretrained / "new.txt").write_text("".join(f"{token}\n" for token in "gaxbyc"))
     vectors = "".join(f"{token} 1 2 3 4\n" for token in "abcdefg")

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from runner.checkpoints.open import open_reader
 from runner.checkpoints.reader import TensorSpec, is_number, parse_dtype, require_names, unreadable
 from runner.errors import CheckpointError
-from tests.conformance.goldens import save_bundle
+from tests.conformance.goldens import save_bundle, save_npz
 
 
 @pytest.mark.parametrize(
@@ -78,11 +78,11 @@ def _npy(path: str, values: Values) -> None:
     np.save(path, record)
 
 
-WRITERS: dict[str, Callable[[str, Values], None]] = {
+WRITERS: dict[str, Callable[[str, Values], object]] = {
     "ckpt": _bundle,
     "h5": _h5,
     "safetensors": lambda path, values: safetensors.numpy.save_file(values, path),
-    "npz": lambda path, values: np.savez(path, allow_pickle=False, **values),
+    "npz": lambda path, values: save_npz(Path(path), **values),
     "npy": _npy,
 }
 

@@ -17,7 +17,7 @@ import runner
 from runner.checkpoints.open import open_reader
 from runner.checkpoints.reader import CheckpointReader, CheckpointSpec, RenamedReader
 from runner.mapping import proposal as proposals
-from tests.conformance.goldens import MAKERS, make
+from tests.conformance.goldens import MAKERS, make, save_npz
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
@@ -152,7 +152,7 @@ def test_codes_in_a_weights_place_leave_no_rules(tmp_path: Path) -> None:
     arrays = values([*SHAPES])
     codes = arrays["conv/kernel"].astype(np.int8)
     quantized = {**arrays, "conv/kernel": codes, "conv/kernel_scale": np.ones(1, np.float32)}
-    np.savez(tmp_path / "codes.npz", allow_pickle=False, **quantized)
+    save_npz(tmp_path / "codes.npz", **quantized)
     proposal = runner.propose(_model(arrays), tmp_path / "codes.npz")
     assert str(proposal).startswith("# No rules")
     (codes_problem,) = [p for p in proposal.doubts() if p.state == "conv/kernel may hold weights"]

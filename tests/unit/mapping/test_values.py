@@ -49,7 +49,7 @@ def written(folder: Path, tensors: Arrays, reference: Arrays) -> tuple[Path, Pat
         {name: np.ascontiguousarray(value) for name, value in tensors.items()},
         folder / "source.safetensors",
     )
-    np.savez(folder / "reference.npz", allow_pickle=False, **reference)
+    save_npz(folder / "reference.npz", **reference)
     return folder / "source.safetensors", folder / "reference.npz"
 
 

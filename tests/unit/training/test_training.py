@@ -20,6 +20,7 @@ from runner.errors import (
     UserCodeError,
 )
 from runner.training import loop
+from tests.conformance.goldens import save_npz
 from tests.support.configs import tiny
 from tests.support.runs import Runs, disturbed, evaluations, short
 
@@ -181,7 +182,7 @@ def test_averages_are_what_is_evaluated_and_exported(plain: Runs) -> None:
 
 def _bias(folder: Path, value: float, **changes: Any) -> dict[str, ScaffoldConfig]:
     path = folder / "weights.npz"
-    np.savez(path, allow_pickle=False, **{"body/bias": np.full(4, value, np.float32)})
+    save_npz(path, **{"body/bias": np.full(4, value, np.float32)})
     return {"bias": ScaffoldConfig(VariablesConfig(["body/bias"]), str(path), **changes)}
 
 
