@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -65,13 +64,3 @@ class Decision:
     def is_unrecorded(self) -> bool:
         """Whether no record of its module speaks for it."""
         return self.relative >= NEAR
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """The attributes of `Decisions` at one time."""
-
-    made: dict[int, Decision]
-    kinds: Counter[tuple[str, ...]]
-    refuted: set[tuple[str, ...]]
-    place: int

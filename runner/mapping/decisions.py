@@ -9,7 +9,7 @@ from typing import Any
 
 from runner.mapping.candidates import Candidate, candidates, chosen, constant, named, ordered
 from runner.mapping.dataflow import LayerCall
-from runner.mapping.decision import Decision, Snapshot
+from runner.mapping.decision import Decision
 from runner.mapping.layouts import Shape
 from runner.mapping.module_fitting import Taken
 from runner.mapping.modules import BIAS, ROLES
@@ -25,9 +25,7 @@ class Decisions:
     Attributes:
       calls: the calls of layers, in order.
       made: index of a call -> decision on the variables that it reads first.
-      kinds: the layouts and cuts that agreed, with their numbers.
-      refuted: the layouts and cuts, by names, that did not.
-      place: the last module that agreed, in the order of computation.
+      refuted: the layouts and cuts, by names, that did not agree.
     """
 
     def __init__(
@@ -44,21 +42,10 @@ class Decisions:
         self._variables, self._proposal, self._choices = variables, proposal, choices
         self._bits = {name: 1 << at for at, name in enumerate(variables)}
         self.made: dict[int, Decision] = {}
-        self.kinds, self.refuted = Counter[tuple[str, ...]](), set[tuple[str, ...]]()
-        self.place = 0
+        self.refuted = set[tuple[str, ...]]()
         self._options: dict[int, list[Candidate]] = {}
         self._single: dict[str, list[Taken]] = {}
         self._fitting: dict[int, dict[frozenset[str], list[Candidate]]] = {}
-
-    def snapshot(self) -> Snapshot:
-        """Returns the decisions as they are."""
-        made = {at: replace(decision) for at, decision in self.made.items()}
-        return Snapshot(made, self.kinds.copy(), {*self.refuted}, self.place)
-
-    def restore(self, saved: Snapshot) -> None:
-        """Takes the decisions of a snapshot again."""
-        self.made = saved.made
-        self.kinds, self.refuted, self.place = saved.kinds, saved.refuted, saved.place
 
     def depends(self, reader: int) -> int:
         """Returns the variables on which a call's inputs, or the outputs, depend."""
@@ -167,9 +154,9 @@ class Decisions:
         modules = self._source.modules_of(name for one in some.values() for name in one.tensors)
         return replace(candidate, taken=some, modules=modules, is_named=False)
 
-    def mask(self, at: int) -> int:
-        """Returns the variables that a call reads first."""
-        return sum(self._bits[name] for name in self.calls[at].variables)
+    def mask(self, *calls: int) -> int:
+        """Returns the variables that some calls read first."""
+        return sum(self._bits[name] for at in {*calls} for name in self.calls[at].variables)
 
     def shapes(self, at: int) -> dict[str, Shape]:
         """Returns variable of a call -> its dimensions."""
@@ -196,11 +183,6 @@ class Decisions:
             for other in later
             if self.calls[other].layer is layer and not self.calls[other].depends & mask
         ]
-
-    def beside(self, at: int) -> list[int]:
-        """Returns the layers of equal shapes that read the input of one."""
-        read = self.calls[at].inputs
-        return [other for other in self.siblings(at) if self.calls[other].inputs == read]
 
     def open(self, mask: int) -> list[Decision]:
         """Returns the undecided decisions on which something depends, the latest first."""
@@ -256,19 +238,23 @@ class Decisions:
         What the calls in `changed` take is free.
         """
         taken = [decision for call, decision in self.made.items() if call not in changed]
+        kinds = Counter(
+            one.candidate.kind for one in self.made.values() if one.record or one.is_supported
+        )
+        last = [one.candidate.modules for one in self.made.values() if one.record][-1:]
+        here = max((self._source.place[name] for names in last for name in names), default=0)
 
         def rank(candidate: Candidate) -> tuple[Any, ...]:
             places = (
                 self._source.place[m] for m in candidate.modules if self._source.records_of([m])
             )
             # Where nothing is recorded, nothing is behind.
-            place = max(places, default=self.place)
+            place = max(places, default=here)
             # What another call takes without agreeing may be wrong there.
             users = (1 + d.agrees for d in taken if candidate.shares(d.candidate))
             used = max(users, default=0)
-            known = -self.kinds[candidate.kind]
-            is_part = candidate.cut is not None and not known
-            order = is_part, place < self.place, abs(place - self.place), known
+            is_part = candidate.cut is not None and not kinds[candidate.kind]
+            order = is_part, place < here, abs(place - here), -kinds[candidate.kind]
             is_proposed = candidate.is_named and candidate.kind not in self.refuted
             return used, not is_proposed, *order
 
@@ -317,8 +303,8 @@ class Decisions:
             for at, candidate in changes.items()
             if candidate.modules != self.made[at].candidate.modules
             and any(
-                beside.call != at and beside.candidate.family == self.made[at].candidate.family
-                for beside in group
-                if beside.candidate.cut
+                other.candidate.family == self.made[at].candidate.family
+                for other in group
+                if other.candidate.cut and other.call not in changes
             )
         }

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import Any
 
 import keras
@@ -47,6 +48,7 @@ class ModelCalls:
         self.held: dict[int, Callable[[], Any]] = {}
         self._cache: dict[int, Any] = {}
         self._at = self._dirty = self._blind = 0
+        self._changed: Collection[int] = ()
         self._stop: int | None = None
 
     def reach(self, stop: int | None = None, blind: int = 0) -> Any:
@@ -59,20 +61,25 @@ class ModelCalls:
                 work = pause.work
             work()
 
-    def call(self, stop: int | None = None, dirty: int = 0, blind: int = 0) -> Any:
+    def again(self, at: int) -> Callable[[], Any]:
+        """Returns how to make a call of a layer again."""
+        return self.held.get(at) or self.call(at)
+
+    def call(self, stop: int | None = None, changed: Collection[int] = (), blind: int = 0) -> Any:
         """Calls the model, up to a call if one is given, and returns that call or the outputs.
 
-        What does not depend on the variables in `dirty` is not computed again. What reads those in
-        `blind`, or depends on them, is not decided.
+        What does not depend on the variables of the calls in `changed`, which hand on no record,
+        is not computed again. What reads those in `blind`, or depends on them, is not decided.
         """
-        self._at, self._stop, self._dirty, self._blind = 0, stop, dirty, blind
+        self._at, self._stop, self._changed, self._blind = 0, stop, changed, blind
+        self._dirty = self._decisions.mask(*changed)
         try:
             with replaced_calls(self._on_call):
                 return self.forward()
         except ReachedLayerError as reached:
             return reached.call
         finally:
-            self._stop, self._dirty, self._blind = None, 0, 0
+            self._stop, self._changed, self._dirty, self._blind = None, (), 0, 0
 
     def _on_call(self, original: Any, layer: Any, *arguments: Any, **keywords: Any) -> Any:
         at = self._at
@@ -109,7 +116,7 @@ class ModelCalls:
         It computes where a layer within it is to be reached or decided.
         """
         decision = self._decisions.made.get(at)
-        clean = not self._calls[at].depends & self._dirty
+        clean = at not in self._changed and not self._calls[at].depends & self._dirty
         inner = range(at + 1, self._calls[at].end)
         is_needed = self._stop in inner or any(
             self._calls[one].variables and one not in self._decisions.made for one in inner
@@ -124,13 +131,18 @@ class ModelCalls:
         rest = keras.tree.flatten(output)[1:]
         return keras.tree.pack_sequence_as(output, [record, *rest])
 
-    def forget(self, dirty: int) -> None:
-        """Computes again, from now on, what depends on some variables."""
+    def forget(self, changed: Collection[int]) -> None:
+        """Computes again, from now on, what depends on the variables of some calls."""
+        dirty = self._decisions.mask(*changed)
         for at, call in enumerate(self._calls):
             if (call.reads | call.depends) & dirty:
                 self._cache.pop(at, None)
 
-    def clear(self) -> None:
-        """Forgets all calls."""
-        self._cache.clear()
-        self.held.clear()
+    def saved(self) -> tuple[dict[int, Any], ...]:
+        """Returns the decisions, the calls that can be made again, and what is computed."""
+        made = {at: replace(decision) for at, decision in self._decisions.made.items()}
+        return made, {**self.held}, {**self._cache}
+
+    def restore(self, saved: tuple[dict[int, Any], ...]) -> None:
+        """Takes again what `saved` has returned."""
+        self._decisions.made, self.held, self._cache = saved

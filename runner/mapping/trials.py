@@ -18,12 +18,13 @@ from runner.mapping.candidates import Candidate
 from runner.mapping.cuts import Cut
 from runner.mapping.dataflow import LayerCall
 from runner.mapping.decision import AGREES
+from runner.mapping.module_fitting import Taken
 from runner.mapping.source import RecordedCheckpoint, Variable
 from runner.planning.comparison import Arrangement, arranged, arrangements, difference
 from runner.proof.feeding import array_of
 
-# How many candidates of one call are tried.
-_MOST_TRIED = 120
+# How many candidates of one call are tried, and how many with records of other places.
+_MOST_TRIED, _MOST_ELSEWHERE = 120, 12
 # What the module of a norm or a convolution may compute last.
 _BEHIND = (
     keras.activations.relu,
@@ -55,6 +56,11 @@ class Tried:
     record: str = ""
     expected: Callable[[], NDArray[Any]] | None = None
 
+    @property
+    def agrees(self) -> bool:
+        """Whether it computes the record."""
+        return self.relative <= AGREES
+
 
 class Trials:
     """Evaluates candidates.
@@ -71,12 +77,15 @@ class Trials:
     ) -> None:
         self._calls, self._source, self._variables = calls, source, variables
         self.evaluations = 0
+        self._loaded: dict[str, Taken] = {}
 
     def load(self, candidate: Candidate) -> None:
         """Gives the variables of a call the values of a candidate."""
         for name, taken in candidate.taken.items():
-            facts, variable = self._variables[name]
-            variable.assign(self._source.value(facts, taken))
+            if self._loaded.get(name) != taken:
+                facts, variable = self._variables[name]
+                variable.assign(self._source.value(facts, taken))
+                self._loaded[name] = taken
 
     def attempt(
         self,
@@ -84,18 +93,26 @@ class Trials:
         run: Callable[[], Any],
         candidate: Candidate,
         records: Sequence[str] | None = None,
+        *,
+        behind: bool = False,
     ) -> Tried:
-        """Calls a layer, and compares it with the records of a candidate or of names."""
+        """Calls a layer, and compares it with the records of a candidate or of names.
+
+        What may follow in the module, an activation or a factor, is compared with `behind`. The
+        record is of another place then, and is not handed on.
+        """
         self.load(candidate)
         self.evaluations += 1
         value = array_of(run())
-        function = getattr(self._calls[at].layer, "activation", None)
+        function = None if behind else getattr(self._calls[at].layer, "activation", None)
         best = Tried(candidate, math.inf)
         for record, expected in self._expected(candidate, records):
             for way, array in arranged(expected(self._source.record), value.shape, function):
-                relative = difference(value, array)[0] if np.ptp(array) else math.inf
+                some = _behind(value, array) if behind else [value]
+                differences = (difference(one, array)[0] for one in some if np.ptp(array))
+                relative = min(differences, default=math.inf)
                 if relative < best.relative:
-                    read = partial(self._arranged, way, expected)
+                    read = None if behind else partial(self._arranged, way, expected)
                     best = Tried(candidate, relative, record, read)
         return best
 
@@ -103,46 +120,27 @@ class Trials:
         return way.of(expected(self._source.record))
 
     def until_one_agrees(
-        self, at: int, run: Callable[[], Any], options: Sequence[Candidate]
+        self, at: int, run: Callable[[], Any], options: Sequence[Candidate], most: int = _MOST_TRIED
     ) -> list[Tried]:
-        """Tries candidates until one agrees, with its module's record, then with any record."""
+        """Tries candidates until one agrees, with its module's record, then with any record.
+
+        Returns the closest first.
+        """
         tried: list[Tried] = []
         comparable = [option for option in options if self.comparable(at, option)]
-        for option in comparable[:_MOST_TRIED]:
+        for option in comparable[:most]:
             tried.append(self.attempt(at, run, option))
-            if tried[-1].relative <= AGREES:
-                return tried
-        alike = self.alike(at)
+            if tried[-1].agrees:
+                return tried[::-1]
+        few = comparable[: most * _MOST_ELSEWHERE // _MOST_TRIED]
         others = [option for option in options if option not in comparable]
+        alike = [*others, *few][: min(most, _MOST_ELSEWHERE)] if (records := self.alike(at)) else []
         elsewhere = itertools.chain(
-            (
-                self.attempt(at, run, option, alike)
-                for option in [*others, *comparable][: _MOST_TRIED // 10]
-                if alike
-            ),
-            (self.attempt_behind(at, run, option) for option in comparable[: _MOST_TRIED // 10]),
+            (self.attempt(at, run, option, records) for option in alike),
+            (self.attempt(at, run, option, behind=True) for option in few),
         )
-        agreeing = (one for one in elsewhere if one.relative <= AGREES)
-        return [*tried, *itertools.islice(agreeing, 1)]
-
-    def attempt_behind(self, at: int, run: Callable[[], Any], candidate: Candidate) -> Tried:
-        """Compares what may follow in the module: an activation, or a factor.
-
-        The record is of another place then, and is not handed on.
-        """
-        self.load(candidate)
-        self.evaluations += 1
-        value = array_of(run())
-        best = Tried(candidate, math.inf)
-        for record, expected in self._expected(candidate):
-            for array in arrangements(expected(self._source.record), value.shape):
-                factor = float((value * array).sum() / ((value * value).sum() or 1))
-                behind = [value * np.float32(factor)] if np.ptp(array) else []
-                behind += [np.asarray(function(value)) for function in _BEHIND]
-                relative = min((difference(b, array)[0] for b in behind), default=math.inf)
-                if relative < best.relative:
-                    best = Tried(candidate, relative, record)
-        return best
+        agreeing = (one for one in elsewhere if one.agrees)
+        return sorted([*tried, *itertools.islice(agreeing, 1)], key=lambda one: one.relative)
 
     def _expected(
         self, candidate: Candidate, names: Sequence[str] | None = None
@@ -193,6 +191,13 @@ def _record(name: str, read: _Read, *, cut: Cut | None = None) -> NDArray[Any]:
     array = read(name)
     part = cut.of_record(array) if cut else None
     return array if part is None else part
+
+
+def _behind(value: NDArray[Any], record: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    """Yields what a module may compute last: a multiple of a value, or an activation of it."""
+    factor = float((value * record).sum() / ((value * value).sum() or 1))
+    yield value * np.float32(factor)
+    yield from (np.asarray(function(value)) for function in _BEHIND)
 
 
 def _sum(names: Sequence[str], read: _Read) -> NDArray[Any]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from runner.mapping.branches import Branches
@@ -20,16 +20,19 @@ from runner.mapping.candidates import Candidate
 from runner.mapping.decision import AGREES, MARGIN, NEAR, Decision, is_clear
 from runner.mapping.decisions import OUTPUTS, Decisions
 from runner.mapping.layer_calls import ContradictedError, ModelCalls, PauseError
-from runner.mapping.measures import MOST_WAYS, Measures
+from runner.mapping.measures import BUDGET, MOST_OF_KIND, Measured, Measures
 from runner.mapping.source import RecordedCheckpoint
 from runner.mapping.trials import Trials, Tried
+from runner.mapping.ways import Changes, Ways
 from runner.planning.comparison import difference
 from runner.proof.feeding import array_of
 
 # How often the layers before a call may be searched in vain.
 _MOST_SEARCHES = 2
 # How many exchanges of layers that no record speaks for are tried.
-_MOST_EXCHANGES = 4 * MOST_WAYS
+_MOST_EXCHANGES = 4 * MOST_OF_KIND
+# To how many changes that are measured it comes to decide again behind one.
+_COST_OF_DECIDING = 16
 
 
 class Walk:
@@ -55,27 +58,24 @@ class Walk:
           trials: evaluates candidates.
           outputs: returns how far outputs are from the recorded ones.
         """
-        self._source, self._outputs = source, outputs
-        self._decisions, self._trials = decisions, trials
+        self._source, self._decisions, self._trials = source, decisions, trials
         self._calls = ModelCalls(model, forward, decisions, self._solve)
         self._measures = Measures(decisions, trials, self._calls, outputs)
-        self._branches = Branches(self._measures)
-        self._elsewhere, self._taken_from = set[int](), set[int]()
+        self._ways = Ways(decisions, trials, self._calls)
+        self._branches = Branches(decisions, self._ways)
+        self._forced: Changes = {}
+        self._taken_from = set[int]()
 
-    def run(self) -> float:
-        """Decides on all variables; returns how far the outputs are in the end."""
-        outputs = self._calls.reach()
-        if self._outputs(outputs) > AGREES and not self._branches.rearrange(OUTPUTS):
-            self._search(OUTPUTS)
+    def run(self) -> None:
+        """Decides on all variables."""
+        self._calls.reach()
+        if not self._measures.of(OUTPUTS, {}).agrees:
+            self._search(OUTPUTS, [])
         self._settle(OUTPUTS)
-        self._calls.clear()
-        for decision in self._decisions.made.values():
-            decision.handed_on = None
-        return self._outputs(self._calls.forward())
 
     def _solve(self, at: int, run: Callable[[], Any]) -> Any:
         """Decides on the variables of a call, or pauses the model to try other ways before it."""
-        forced = self._branches.forced.get(at)
+        forced = self._forced.get(at)
         options = [forced] if forced else self._decisions.in_order(at)
         if not options:
             return run()
@@ -85,44 +85,103 @@ class Walk:
             self._decide(at, Tried(options[0], math.inf))
             return run()
         tried = self._trials.until_one_agrees(at, run, options)
-        best = min(tried, key=lambda one: one.relative, default=None)
-        if best is None or best.relative > AGREES:
-            if self._branches.forced:
-                raise ContradictedError
-            if at not in self._elsewhere and self._decisions.again(at):
-                raise PauseError(lambda: self._decide_elsewhere(at))
-            # A module without a record contradicts nothing that has agreed before.
-            is_silent = any(not self._source.has_record(option.modules) for option in options)
-            if any(
-                decision.searched < _MOST_SEARCHES and not (is_silent and decision.is_supported)
-                for decision in self._decisions.open(self._decisions.calls[at].depends)
-            ):
-                raise PauseError(lambda: self._search(at))
-            is_silent = options[0].is_named and not self._source.has_record(options[0].modules)
-            if tried and not is_silent and self._branches.before(at):
-                raise PauseError(lambda: self._reconsider(at, tried))
-            self._fall_back(at, tried)
+        if tried and tried[0].agrees:
+            self._decide(at, tried[0])
+        elif self._forced:
+            raise ContradictedError
         else:
-            self._decide(at, best)
+            raise PauseError(lambda: self._search(at, tried))
         if self._decisions.is_reader(at):
             raise PauseError(lambda: self._settle(at))
         return self._calls.output(at, run)
 
-    def _decide_elsewhere(self, at: int) -> None:
+    def _search(self, reader: int, tried: Sequence[Tried]) -> None:
+        """Changes what is before a reader until it agrees, or decides on it as it is."""
+        if reader != OUTPUTS and self._decide_elsewhere(reader):
+            return
+        best = next((one for one in self._changes(reader, tried) if one.agrees), None)
+        if best is not None:
+            self._measures.left = BUDGET
+            self._adopt(best.changes)
+        if reader == OUTPUTS:
+            return
+        if best is None:
+            self._fall_back(reader, tried)
+        elif best.tried:
+            self._calls.held[reader] = run = self._calls.call(reader)
+            records = best.tried.record.split(" + ")
+            self._decide(reader, self._trials.attempt(reader, run, best.tried.candidate, records))
+        if self._decisions.is_reader(reader):
+            self._settle(reader)
+        if self._decisions.made[reader].agrees:
+            self._take_from_others(reader)
+
+    def _changes(self, reader: int, tried: Sequence[Tried]) -> Iterator[Measured]:
+        """Yields the nearest changes of a kind before a reader, one kind after another."""
+        options = [] if reader == OUTPUTS else self._decisions.in_order(reader)
+        # A module without a record contradicts nothing that has agreed before.
+        is_silent = any(not self._source.has_record(option.modules) for option in options)
+        depends = self._decisions.depends(reader)
+        groups: list[list[Decision]] = []
+        if any(
+            decision.searched < _MOST_SEARCHES and not (is_silent and decision.is_supported)
+            for decision in self._decisions.open(depends)
+        ):
+            some = self._decisions.groups(depends)
+            groups = [g for g in some if min(one.searched for one in g) < _MOST_SEARCHES]
+            yield self._measures.nearest(reader, self._ways.assignments(groups))
+            yield self._measures.step_by_step(reader, *self._ways.in_steps(groups, reader))
+            for decision in itertools.chain.from_iterable(groups):
+                decision.searched += 1
+        is_silent = bool(options) and options[0].is_named
+        is_silent &= not self._source.has_record(options[0].modules) if options else False
+        if groups or not options or (tried and not is_silent):
+            for exchanges in self._branches.exchanges(reader):
+                yield self._measures.step_by_step(reader, {}, [[exchanges]])
+            if not self._forced:
+                for changes in self._branches.beginnings(reader):
+                    yield self._decided_again(reader, changes)
+
+    def _decided_again(self, reader: int, changes: Changes) -> Measured:
+        """Decides again behind changes; if the reader does not agree then, nothing changes."""
+        nothing = Measured(math.inf, {})
+        if self._measures.left <= 0:
+            return nothing
+        self._measures.left -= _COST_OF_DECIDING
+        made = self._decisions.made
+        self._forced = {at: one for at, one in changes.items() if one.key != made[at].candidate.key}
+        saved = self._calls.saved()
+        self._forget(self._forced)
+        try:
+            self._calls.reach(None if reader == OUTPUTS else reader)
+            measured = self._measures.of(reader, {})
+        except ContradictedError:
+            measured = nothing
+        self._forced = {}
+        if not measured.agrees:
+            self._calls.restore(saved)
+            for decision in self._decisions.made.values():
+                self._trials.load(decision.candidate)
+        return measured
+
+    def _forget(self, calls: Collection[int]) -> None:
+        """Forgets the decisions on some calls and on all that depend on them."""
+        dirty = self._decisions.mask(*calls)
+        for at, call in enumerate(self._decisions.calls):
+            if (call.depends | self._decisions.mask(at)) & dirty:
+                self._decisions.made.pop(at, None)
+        self._calls.forget(calls)
+
+    def _decide_elsewhere(self, at: int) -> bool:
         """Decides by a later call of a layer: the recorded one may be first in the source alone."""
-        self._elsewhere.add(at)
         for other in self._decisions.again(at):
             run = self._calls.reach(other, blind=self._decisions.mask(at))
             tried = self._trials.until_one_agrees(other, run, self._decisions.in_order(at))
-            best = min(tried, key=lambda one: one.relative, default=None)
-            if best is not None and best.relative <= AGREES:
+            if tried and tried[0].agrees:
                 self._calls.held[at] = run
-                self._decide(at, best, place=other)
-                return
-
-    def _reconsider(self, at: int, tried: Sequence[Tried]) -> None:
-        if not self._branches.rearrange(at):
-            self._fall_back(at, tried)
+                self._decide(at, tried[0], place=other)
+                return True
+        return False
 
     def _decide(self, at: int, tried: Tried, place: int | None = None) -> None:
         """Takes a candidate; `place` is the call that was tried if it is another of the layer."""
@@ -131,12 +190,10 @@ class Walk:
         decision = Decision(at, candidate, tried.relative, tried.record, handed_on=tried.expected)
         self._decisions.made[at] = decision
         if is_recorded:
-            self._decisions.kinds[candidate.kind] += 1
-            self._decisions.place = max(self._source.place[module] for module in candidate.modules)
             self._compare_next(at, decision, at if place is None else place)
         self._trials.load(candidate)
-        siblings = self._decisions.beside(at)
-        rivals = self._measures.ways.rivals(at, candidate)
+        siblings = self._decisions.siblings(at)
+        rivals = self._ways.rivals(at, candidate)
         is_near = decision.relative < NEAR and is_clear(decision.next, decision.relative)
         is_whole = not self._decisions.apart(at)
         if is_recorded and not siblings and not rivals and is_near and is_whole:
@@ -159,7 +216,7 @@ class Walk:
         others -= self._taken_from
         if not any(self._decisions.mask(o) & self._decisions.calls[at].depends for o in others):
             self._taken_from |= others
-            self._branches.forget(others)
+            self._forget(others)
 
     def _compare_next(self, at: int, decision: Decision, place: int) -> None:
         """Compares the closest other candidate with the record that decided."""
@@ -174,7 +231,7 @@ class Walk:
             value = array_of(run())
             expected = decision.handed_on
             if expected is None:
-                decision.next = self._trials.attempt_behind(place, run, other).relative
+                decision.next = self._trials.attempt(place, run, other, behind=True).relative
             else:
                 decision.next = difference(value, expected())[0]
             decision.close = None if is_clear(decision.next, decision.relative) else other
@@ -184,8 +241,7 @@ class Walk:
         """Decides on a call of which no candidate agrees with a record."""
         options = self._decisions.in_order(at)
         # The record of a block is not the record of its parameters.
-        recorded = (one for one in tried if self._source.has_record(one.candidate.modules))
-        ranked = sorted(recorded, key=lambda one: one.relative)
+        ranked = [one for one in tried if self._source.has_record(one.candidate.modules)]
         best = ranked[0] if ranked else None
         # What names propose counts as recorded, undecided, so that what follows can be decided.
         is_named = best is not None and best.candidate.is_named and best.relative < 1
@@ -207,62 +263,53 @@ class Walk:
 
         self._decide(at, Tried(min(options, key=rank), math.inf))
 
-    def _adopt(self, changes: Mapping[int, Candidate]) -> None:
+    def _adopt(self, changes: Changes) -> None:
         """Makes changes the decisions."""
-        dirty = 0
-        for at, candidate in changes.items():
-            decision, run = self._decisions.made[at], self._calls.held[at]
-            dirty |= self._decisions.mask(at)
-            tried = self._trials.attempt(at, run, candidate)
+        for candidate in changes.values():
+            self._trials.load(candidate)
+        self._calls.forget(changes)
+        for at, candidate in sorted(changes.items()):
+            decision, run = self._decisions.made[at], self._calls.call(at)
+            if not decision.by:
+                self._calls.held[at] = run
+            tried = self._trials.until_one_agrees(at, run, [candidate])
+            best = next((one for one in tried if one.agrees), Tried(candidate, math.inf))
             if decision.candidate.kind != candidate.kind:
                 self._decisions.refuted.add(decision.candidate.kind)
             self._decisions.refuted.discard(candidate.kind)
             decision.candidate, decision.is_hidden = candidate, False
-            decision.relative, decision.record = tried.relative, tried.record
-            decision.handed_on = tried.expected if tried.relative <= AGREES else None
-            if tried.relative > AGREES:
-                decision.relative, decision.record = math.inf, ""
-            self._decisions.kinds[candidate.kind] += 3
-        self._calls.forget(dirty)
+            decision.relative, decision.record = best.relative, best.record
+            decision.handed_on = best.expected
 
     def _settle(self, reader: int) -> None:
         """Decides on layers before a reader that agrees, by exchanges that would change it."""
         depends = self._decisions.depends(reader)
-        measured: dict[tuple[object, ...], float] = {}
+        measured: dict[object, float] = {}
         for group in [*self._decisions.groups(depends)]:
-            before = {d.call: d.handed_on for d in group}
-            handed_on = self._measures.of(reader, {})
-            # As exchanges are measured: a record that is handed on hides what is before it.
-            current = self._measures.of(reader, {d.call: d.candidate for d in group})
+            now = {decision.call: decision.candidate for decision in group}
+            handed_on = self._measures.of(reader, {}).relative
+            # A record that is handed on hides what is before it.
+            current = self._measures.of(reader, now).relative
             tested, unclear, closest = set[int](), set[int](), math.inf
-            for changes in self._measures.ways.exchanges(group, reader):
-                there = self._measures.of(reader, changes)
-                if there * MARGIN < current:
+            for changes in self._ways.exchanges(group, reader):
+                is_within = {*changes} <= {*now}
+                if not is_within and unclear >= {*changes} & {*now}:
+                    continue
+                key = tuple(sorted((at, candidate.key) for at, candidate in changes.items()))
+                if key not in measured and len(measured) < _MOST_EXCHANGES:
+                    measured[key] = self._measures.of(reader, {**now, **changes}).relative
+                # What is not tried is not excluded.
+                there = measured.get(key, current)
+                if there * MARGIN < current and is_within:
                     self._adopt(changes)
-                    before |= {at: self._decisions.made[at].handed_on for at in changes}
+                    now |= changes
                     handed_on = current = there
                     measured.clear()
                     continue
-                self._measures.undo(changes)
                 closest = min(closest, there)
                 tested |= {*changes}
                 if not is_clear(there, current):
                     unclear |= {*changes} - self._decisions.joined(group, changes)
-            for decision in group:
-                decision.handed_on = before[decision.call]
-            for changes in self._measures.ways.elsewhere(group):
-                if unclear >= {*changes} & {decision.call for decision in group}:
-                    continue
-                key = tuple(sorted((at, candidate.key) for at, candidate in changes.items()))
-                if key not in measured and len(measured) < _MOST_EXCHANGES:
-                    with self._measures.undone(changes):
-                        measured[key] = self._measures.of(reader, changes)
-                # What is not tried is not excluded.
-                there = measured.get(key, current)
-                closest = min(closest, there)
-                tested |= {*changes}
-                if not is_clear(there, current):
-                    unclear |= {*changes}
             for decision in group:
                 decision.next = min(decision.next, closest)
                 decision.is_supported |= handed_on <= AGREES
@@ -278,45 +325,3 @@ class Walk:
                 if not self._decisions.mask(decision.call) & ~decision.seen:
                     decision.by = self._decisions.path(reader)
                     self._calls.held.pop(decision.call, None)
-
-    def _search(self, reader: int) -> None:
-        """Tries the undecided layers before a reader in other ways, until the reader agrees."""
-        depends = self._decisions.depends(reader)
-        groups = [
-            group
-            for group in self._decisions.groups(depends)
-            if min(decision.searched for decision in group) < _MOST_SEARCHES
-        ]
-        single = ([*self._measures.ways.ways(group)] for group in groups)
-        nearest = list(itertools.chain.from_iterable(single))
-        pairs = (
-            {**one, **two}
-            for first, second in itertools.combinations(groups, 2)
-            for one in itertools.islice(self._measures.ways.ways(first, second), 12)
-            for two in itertools.islice(self._measures.ways.ways(second, first), 12)
-            if not any(a.shares(b) for a in one.values() for b in two.values())
-        )
-        best = self._measures.nearest(reader, itertools.chain(nearest, pairs))
-        if (best is None or best.relative > AGREES) and groups:
-            group = [*itertools.chain.from_iterable(groups)]
-            best = self._measures.step_by_step(reader, group)
-        if best is not None and best.relative <= AGREES:
-            self._measures.renew()
-            self._adopt(best.changes)
-            if best.tried:
-                self._calls.held[reader] = run = self._calls.call(reader)
-                records = best.tried.record.split(" + ")
-                again = self._trials.attempt(reader, run, best.tried.candidate, records)
-                self._decide(reader, again)
-        else:
-            for decision in itertools.chain.from_iterable(groups):
-                decision.searched += 1
-            if reader != OUTPUTS and not self._branches.rearrange(reader):
-                options = self._decisions.in_order(reader)
-                self._fall_back(
-                    reader, self._trials.until_one_agrees(reader, self._calls.held[reader], options)
-                )
-        if reader in self._decisions.made and self._decisions.is_reader(reader):
-            self._settle(reader)
-        if reader in self._decisions.made and self._decisions.made[reader].agrees:
-            self._take_from_others(reader)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeAlias
 
 from runner.mapping.candidates import Candidate
 from runner.mapping.decision import AGREES, Decision
 from runner.mapping.decisions import Decisions
+from runner.mapping.layer_calls import ModelCalls
 from runner.mapping.modules import ROLES
 from runner.mapping.trials import Trials
 
@@ -18,16 +20,20 @@ from runner.mapping.trials import Trials
 _MOST_OF_GROUP = 80
 # How many candidates that are computed close to one are tried.
 _MOST_ALIKE = 12
+# What one of two parts that change together may take.
+_MOST_OF_PAIR = 8
+# Index of a call -> what it takes.
+Changes: TypeAlias = Mapping[int, Candidate]
+# Yields changes that differ in one thing from others.
+Step: TypeAlias = Callable[[Changes], Iterable[Changes]]
 
 
 class Ways:
     """Finds other ways for layers side by side."""
 
-    def __init__(
-        self, decisions: Decisions, trials: Trials, held: Mapping[int, Callable[[], Any]]
-    ) -> None:
-        """Takes the decisions, the trials, and index -> a call that can be made again."""
-        self._decisions, self._trials, self._held = decisions, trials, held
+    def __init__(self, decisions: Decisions, trials: Trials, calls: ModelCalls) -> None:
+        """Takes the decisions, the trials, and the calls."""
+        self._decisions, self._trials, self._calls = decisions, trials, calls
         self._rivals: dict[object, list[Candidate]] = {}
 
     def rivals(self, at: int, candidate: Candidate) -> list[Candidate]:
@@ -47,7 +53,7 @@ class Ways:
                     or (candidate.is_sum and option.tensors == candidate.tensors[:1])
                 )
             ]
-            run = self._held[at]
+            run = self._calls.again(at)
             self._rivals[key] = [
                 option
                 for option in some
@@ -60,7 +66,7 @@ class Ways:
         """Returns free candidates beside one that agree with their own records, such as experts."""
         key = decision.call, None
         if key not in self._rivals:
-            at, run = decision.call, self._held[decision.call]
+            at, run = decision.call, self._calls.again(decision.call)
             near = [o for o in self._decisions.near(at) if self._trials.comparable(at, o)]
             free = [o for o in near if not o.cut and not self._decisions.is_taken(o, {at})]
             self._rivals[key] = [
@@ -111,8 +117,9 @@ class Ways:
             ]
             for option in others[:3]:
                 yield {decision.call: option}
+        yield from self._elsewhere(group)
 
-    def elsewhere(self, group: Sequence[Decision]) -> Iterator[dict[int, Candidate]]:
+    def _elsewhere(self, group: Sequence[Decision]) -> Iterator[dict[int, Candidate]]:
         """Yields the exchanges, in each layout, with layers anywhere that no record speaks for."""
         open_ = [decision for decision in group if decision.is_unrecorded]
         within = {decision.call for decision in open_}
@@ -148,7 +155,16 @@ class Ways:
         ):
             yield changes
 
-    def ways(
+    def assignments(self, groups: Sequence[Sequence[Decision]]) -> Iterator[dict[int, Candidate]]:
+        """Yields other assignments of groups of layers side by side, of one or of two at once."""
+        yield from itertools.chain.from_iterable([*map(self._assignments, groups)])
+        for first, second in itertools.combinations(groups, 2):
+            for one in itertools.islice(self._assignments(first, second), _MOST_ALIKE):
+                for two in itertools.islice(self._assignments(second, first), _MOST_ALIKE):
+                    if not any(a.shares(b) for a in one.values() for b in two.values()):
+                        yield {**one, **two}
+
+    def _assignments(
         self, group: Sequence[Decision], changed: Sequence[Decision] = ()
     ) -> Iterator[dict[int, Candidate]]:
         """Yields other assignments of layers side by side, closest to their order first.
@@ -195,6 +211,31 @@ class Ways:
             ]
         return [option for option in some if not self._decisions.is_taken(option, {*calls})]
 
+    def in_steps(
+        self, groups: Sequence[Sequence[Decision]], reader: int
+    ) -> tuple[Changes, list[list[Step]]]:
+        """Returns what some layers take, and kinds of steps that change it.
+
+        They are of groups, and all undecided parameters without a layer.
+        """
+        open_ = self._decisions.open(self._decisions.depends(reader))
+        some = {decision.call for group in groups for decision in group}
+        some |= {call for call, name in self.parts(open_, reader) if name}
+        group = [decision for decision in open_ if decision.call in some]
+        # Few things are a parameter without a layer; a layer may be a part of any larger tensor.
+        parts = sorted(self.parts(group, reader), key=lambda part: not part[1])
+        single = [partial(self.steps, at=at, name=name) for at, name in parts]
+        pairs = itertools.combinations((part for part in parts if part[1]), 2)
+        both = [partial(self._both, one=one, two=two) for one, two in pairs]
+        return {decision.call: decision.candidate for decision in group}, [single, both]
+
+    def _both(
+        self, now: Changes, *, one: tuple[int, str], two: tuple[int, str]
+    ) -> Iterator[dict[int, Candidate]]:
+        """Yields what layers take if two parts take something else, that come nearer together."""
+        for first in itertools.islice(self.steps(now, *one), _MOST_OF_PAIR):
+            yield from itertools.islice(self.steps(first, *two), _MOST_OF_PAIR)
+
     def parts(self, group: Sequence[Decision], reader: int) -> Iterator[tuple[int, str]]:
         """Yields what can take something else: a call, or one of its variables alone.
 
@@ -208,7 +249,7 @@ class Ways:
             yield from ((call, name) for name in (apart if is_layer else names))
 
     def steps(
-        self, now: Mapping[int, Candidate], at: int, name: str
+        self, now: Mapping[int, Candidate], at: int, name: str = ""
     ) -> Iterator[dict[int, Candidate]]:
         """Returns what layers take if one, or one of its variables, takes something else.
 
