@@ -92,11 +92,9 @@ class Branches:
                     taken = now[other].taken[its]
                     changes[at] = self._decisions.with_one(known, name, taken)
             # A call that stays as it is in part needs no candidate of its own.
-            stay = {
-                at: one for at, one in changes.items() if one.taken.items() & now[at].taken.items()
-            }
+            stay = {at for at, one in changes.items() if one.taken.items() & now[at].taken.items()}
             likes = {at: self._decisions.like(at, one) for at, one in changes.items()}
-            options = stay | {at: like for at, like in likes.items() if like}
+            options = {at: likes[at] or changes[at] for at in changes if likes[at] or at in stay}
             if options and len(options) == len(changes):
                 yield {**before, **options}
 

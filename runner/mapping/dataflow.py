@@ -25,7 +25,6 @@ class LayerCall:
       variables: the variables that it reads first, and no call within it does.
       reads: all variables that it reads.
       depends: the variables on which its inputs depend.
-      inputs: the identity of its first input, which calls side by side share.
       shape: the shape of its first output.
       outputs: how many outputs it has, such as a sequence and states.
     """
@@ -35,7 +34,6 @@ class LayerCall:
     variables: tuple[str, ...]
     reads: int
     depends: int
-    inputs: int
     shape: tuple[int | None, ...]
     outputs: int
 
@@ -153,7 +151,6 @@ def _calls(spans: Sequence[_Span], flow: _Flow, names: Sequence[str]) -> list[La
                 tuple(names[bit] for bit in sorted(reader) if reader[bit] == at),
                 reads,
                 flow.of(span.inputs),
-                id(span.inputs[0]) if span.inputs else 0,
                 tuple(shape.as_list()) if shape.rank is not None else (),
                 len(span.outputs),
             )

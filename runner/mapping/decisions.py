@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from runner.mapping.candidates import Candidate, candidates, chosen, constant, named, ordered
+from runner.mapping.correspondence import Correspondence
 from runner.mapping.dataflow import LayerCall
 from runner.mapping.decision import Decision
 from runner.mapping.layouts import Shape
@@ -35,17 +36,15 @@ class Decisions:
         source: RecordedCheckpoint,
         *,
         variables: Mapping[str, Variable],
-        proposal: Mapping[str, Taken],
-        choices: Mapping[str, Sequence[Taken]],
+        proposed: Correspondence,
     ) -> None:
         self.calls, self._read_by_outputs, self._source = calls, read_by_outputs, source
-        self._variables, self._proposal, self._choices = variables, proposal, choices
+        self._variables, self._proposed = variables, proposed
         self._bits = {name: 1 << at for at, name in enumerate(variables)}
         self.made: dict[int, Decision] = {}
         self.refuted = set[tuple[str, ...]]()
         self._options: dict[int, list[Candidate]] = {}
         self._single: dict[str, list[Taken]] = {}
-        self._fitting: dict[int, dict[frozenset[str], list[Candidate]]] = {}
 
     def depends(self, reader: int) -> int:
         """Returns the variables on which a call's inputs, or the outputs, depend."""
@@ -61,14 +60,6 @@ class Decisions:
     def unread(self) -> tuple[str, ...]:
         """Returns the variables on which no output depends."""
         return tuple(n for n, bit in self._bits.items() if not bit & self._read_by_outputs)
-
-    def others(self, at: int, name: str) -> list[Taken]:
-        """Returns what else a variable of a call could take."""
-        return [option.taken[name] for option in self.in_order(at)]
-
-    def read(self, at: int, reader: int) -> list[str]:
-        """Returns the undecided variables of a call on which a reader depends."""
-        return self.names(at, self.depends(reader) & ~self.made[at].seen)
 
     def seen(self, at: int) -> set[str]:
         """Returns the variables of a call that are decided."""
@@ -89,15 +80,18 @@ class Decisions:
             self._single[name] = [option.taken[name] for option in options if not option.cut]
             self._single[name] += filter(None, [constant(variable)])
         here = self.made[at].candidate.modules
-        place = self._source.place[here[0]] if here else 0
 
         def distance(taken: Taken) -> tuple[bool, bool, int]:
             modules = self._source.modules_of(taken.tensors)
-            places = [abs(self._source.place[module] - place) for module in modules]
             recorded = bool(modules) and self._source.has_record(modules)
-            return not {*modules} <= {*here}, recorded, max(places, default=0)
+            return not {*modules} <= {*here}, recorded, self._source.distance(modules, here)
 
         return sorted(self._single[name], key=distance)
+
+    def near(self, at: int) -> list[Candidate]:
+        """Returns the candidates of a call, those computed close to what it takes first."""
+        here = self.made[at].candidate.modules
+        return sorted(self.all(at), key=lambda one: self._source.distance(one.modules, here))
 
     def apart(self, at: int) -> list[str]:
         """Returns the biases of a call that its module lacks, and a parameter elsewhere may be."""
@@ -217,11 +211,18 @@ class Decisions:
         """Returns all candidates of a call whose values can be made."""
         if at not in self._options:
             variables = [self._variables[name] for name in self.calls[at].variables]
-            proposed = named(variables, self._proposal, self._source)
-            if self._source.outlines:
-                others = candidates(variables, self._source)
-            else:
-                others = chosen(variables, self._choices, self._source)
+            names = self.calls[at].variables
+            pairs = {n: pair for n in names if (pair := self._proposed.pairs.get(n))}
+            steps = {n: step for n in names if (step := self._proposed.constants.get(n))}
+            proposal = {n: pair.taken for n, pair in pairs.items()}
+            proposal |= {n: Taken((), step=step) for n, step in steps.items()}
+            proposed = named(variables, proposal, self._source)
+            others = candidates(variables, self._source)
+            if not self._source.outlines:
+                # What names leave open comes before what fits.
+                choices = {name: pair.candidates for name, pair in pairs.items()}
+                some = [*chosen(variables, choices, self._source), *others]
+                others = [*{option.key: option for option in some}.values()]
             self._options[at] = [
                 option
                 for option in ordered(others, proposed)
@@ -260,15 +261,6 @@ class Decisions:
 
         return sorted(self.all(at), key=rank)
 
-    def near(self, at: int) -> list[Candidate]:
-        """Returns the candidates of a call, those computed close to what it takes first."""
-
-        def place(candidate: Candidate) -> int:
-            return max((self._source.place[m] for m in candidate.modules), default=0)
-
-        here = place(self.made[at].candidate)
-        return sorted(self.all(at), key=lambda option: abs(place(option) - here))
-
     def like(self, at: int, candidate: Candidate) -> Candidate | None:
         """Returns the candidate of a call that takes what another call's candidate does."""
         alone = self.alone(candidate)
@@ -278,16 +270,8 @@ class Decisions:
 
     def laid_out(self, at: int, candidate: Candidate) -> dict[tuple[str, ...], Candidate]:
         """Returns layout -> the candidate of a call that takes another's tensors so."""
-        if at not in self._fitting:
-            variables = [self._variables[name] for name in self.calls[at].variables]
-            # Without records, what names leave open is not all that fits.
-            fitting = [] if self._source.outlines else candidates(variables, self._source)
-            by_tensors: dict[frozenset[str], list[Candidate]] = {}
-            for option in {o.key: o for o in [*self.all(at), *fitting]}.values():
-                by_tensors.setdefault(frozenset(option.tensors), []).append(option)
-            self._fitting[at] = by_tensors
-        options = self._fitting[at].get(frozenset(candidate.tensors), [])
         wanted = candidate.tensors
+        options = [option for option in self.all(at) if {*option.tensors} == {*wanted}]
         return {o.kind: o for o in sorted(options, key=lambda o: o.tensors == wanted)}
 
     def is_taken(self, option: Candidate, but: set[int]) -> bool:

@@ -48,7 +48,6 @@ class ModelCalls:
         self.held: dict[int, Callable[[], Any]] = {}
         self._cache: dict[int, Any] = {}
         self._at = self._dirty = self._blind = 0
-        self._changed: Collection[int] = ()
         self._stop: int | None = None
 
     def reach(self, stop: int | None = None, blind: int = 0) -> Any:
@@ -71,7 +70,7 @@ class ModelCalls:
         What does not depend on the variables of the calls in `changed`, which hand on no record,
         is not computed again. What reads those in `blind`, or depends on them, is not decided.
         """
-        self._at, self._stop, self._changed, self._blind = 0, stop, changed, blind
+        self._at, self._stop, self._blind = 0, stop, blind
         self._dirty = self._decisions.mask(*changed)
         try:
             with replaced_calls(self._on_call):
@@ -79,7 +78,7 @@ class ModelCalls:
         except ReachedLayerError as reached:
             return reached.call
         finally:
-            self._stop, self._changed, self._dirty, self._blind = None, (), 0, 0
+            self._stop, self._dirty, self._blind = None, 0, 0
 
     def _on_call(self, original: Any, layer: Any, *arguments: Any, **keywords: Any) -> Any:
         at = self._at
@@ -116,12 +115,12 @@ class ModelCalls:
         It computes where a layer within it is to be reached or decided.
         """
         decision = self._decisions.made.get(at)
-        clean = at not in self._changed and not self._calls[at].depends & self._dirty
+        depends = self._calls[at].depends | self._decisions.mask(at)
         inner = range(at + 1, self._calls[at].end)
         is_needed = self._stop in inner or any(
             self._calls[one].variables and one not in self._decisions.made for one in inner
         )
-        if decision is None or decision.handed_on is None or not clean or is_needed:
+        if decision is None or decision.handed_on is None or depends & self._dirty or is_needed:
             return run()
         record = keras.ops.convert_to_tensor(np.ascontiguousarray(decision.handed_on()))
         if self._calls[at].outputs == 1:

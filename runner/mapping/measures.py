@@ -111,3 +111,22 @@ class Measures:
                     break
         changed = {at: o for at, o in best.changes.items() if start.get(at) != o}
         return best._replace(changes=changed)
+
+    def adopt(self, changes: Changes) -> None:
+        """Makes changes the decisions, so that as many may be measured as in the beginning."""
+        self.left = BUDGET
+        for candidate in changes.values():
+            self._trials.load(candidate)
+        self._calls.forget(changes)
+        for at, candidate in sorted(changes.items()):
+            decision, run = self._decisions.made[at], self._calls.call(at)
+            if not decision.by:
+                self._calls.held[at] = run
+            tried = self._trials.until_one_agrees(at, run, [candidate])
+            best = next((one for one in tried if one.agrees), Tried(candidate, math.inf))
+            if decision.candidate.kind != candidate.kind:
+                self._decisions.refuted.add(decision.candidate.kind)
+            self._decisions.refuted.discard(candidate.kind)
+            decision.candidate, decision.is_hidden = candidate, False
+            decision.relative, decision.record = best.relative, best.record
+            decision.handed_on = best.expected

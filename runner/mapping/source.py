@@ -129,6 +129,11 @@ class RecordedCheckpoint:
         """Whether each of the modules has a record of its own."""
         return all(module in self._exact for module in modules)
 
+    def distance(self, modules: Iterable[str], others: Iterable[str]) -> int:
+        """Returns how far modules are from others in the order of computation."""
+        here = max((self.place[module] for module in others), default=0)
+        return max((abs(self.place[module] - here) for module in modules), default=0)
+
     def value(self, variable: Variable, taken: Taken) -> NDArray[Any]:
         """Returns the value that a rule would give a variable.
 

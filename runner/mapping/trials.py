@@ -116,6 +116,14 @@ class Trials:
                     best = Tried(candidate, relative, record, read)
         return best
 
+    def difference(
+        self, run: Callable[[], Any], candidate: Candidate, expected: NDArray[Any]
+    ) -> float:
+        """Calls a layer, and returns how far it is from what is expected."""
+        self.load(candidate)
+        self.evaluations += 1
+        return difference(array_of(run()), expected)[0]
+
     def _arranged(self, way: Arrangement, expected: _Expected) -> NDArray[Any]:
         return way.of(expected(self._source.record))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import keras
@@ -14,7 +15,6 @@ from runner.mapping.dataflow import trace
 from runner.mapping.decision import Decision
 from runner.mapping.decisions import Decisions
 from runner.mapping.layouts import Shape
-from runner.mapping.module_fitting import Taken
 from runner.mapping.source import RecordedCheckpoint, Variable
 from runner.mapping.trials import Trials
 from runner.mapping.walk import Walk
@@ -60,27 +60,23 @@ def decide(
         name: (_variable(name, held[name], known), held[name]) for name, known in facts.items()
     }
     source = RecordedCheckpoint(reader, tensors, reference)
-    proposal = {name: pair.taken for name, pair in correspondence.pairs.items()}
-    proposal |= {n: Taken((), step=step) for n, step in correspondence.constants.items()}
-    with unchanged(variable for _, variable in variables.values()), full_precision():
-        held = {name: variable for name, (_, variable) in variables.items()}
-        calls, read_by_outputs = trace(model, held, lambda: model(inputs, training=False))
+    held = {name: held[name] for name in facts}
+
+    def forward() -> Any:
+        return model(inputs, training=False)
+
+    with unchanged(held.values()), full_precision():
+        calls, read_by_outputs = trace(model, held, forward)
         decisions = Decisions(
             calls,
             read_by_outputs,
             source,
             variables={name: known for name, (known, _) in variables.items()},
-            proposal=proposal,
-            choices={name: pair.candidates for name, pair in correspondence.pairs.items()},
+            proposed=correspondence,
         )
-        Walk(
-            model,
-            lambda: model(inputs, training=False),
-            source,
-            decisions=decisions,
-            trials=Trials(calls, source, variables),
-            outputs=lambda outputs: _outputs(model, outputs, reference),
-        ).run()
+        trials = Trials(calls, source, variables)
+        outputs = partial(_outputs, model, reference)
+        Walk(model, forward, source, decisions=decisions, trials=trials, outputs=outputs).run()
     return _decided(decisions, correspondence, [*variables], tensors)
 
 
@@ -90,7 +86,7 @@ def _variable(name: str, variable: Any, facts: Mapping[str, Any]) -> Variable:
     return Variable(name, tuple(variable.shape), facts["layer"], facts["axes"], flattened)
 
 
-def _outputs(model: Any, outputs: Any, reference: Reference) -> float:
+def _outputs(model: Any, reference: Reference, outputs: Any) -> float:
     """Returns how far outputs are from the recorded ones; 0 where there are none."""
     values = by_name(outputs)
     names = getattr(model, "output_names", ())
@@ -150,5 +146,5 @@ def _pair(name: str, decision: Decision, decisions: Decisions, proposed: Corresp
     reason = "not decided by values"
     if known is not None and known.is_certain and known.taken == taken:
         return Pair(name, taken, (*known.reasons, reason))
-    others = decisions.others(decision.call, name)[:_MOST_LISTED]
+    others = (option.taken[name] for option in decisions.in_order(decision.call)[:_MOST_LISTED])
     return Pair(name, taken, (reason,), tuple(dict.fromkeys((taken, *others))))

@@ -20,12 +20,10 @@ from runner.mapping.candidates import Candidate
 from runner.mapping.decision import AGREES, MARGIN, NEAR, Decision, is_clear
 from runner.mapping.decisions import OUTPUTS, Decisions
 from runner.mapping.layer_calls import ContradictedError, ModelCalls, PauseError
-from runner.mapping.measures import BUDGET, MOST_OF_KIND, Measured, Measures
+from runner.mapping.measures import MOST_OF_KIND, Measured, Measures
 from runner.mapping.source import RecordedCheckpoint
 from runner.mapping.trials import Trials, Tried
 from runner.mapping.ways import Changes, Ways
-from runner.planning.comparison import difference
-from runner.proof.feeding import array_of
 
 # How often the layers before a call may be searched in vain.
 _MOST_SEARCHES = 2
@@ -99,10 +97,9 @@ class Walk:
         """Changes what is before a reader until it agrees, or decides on it as it is."""
         if reader != OUTPUTS and self._decide_elsewhere(reader):
             return
-        best = next((one for one in self._changes(reader, tried) if one.agrees), None)
+        best = next((one for one in self._changes(reader) if one.agrees), None)
         if best is not None:
-            self._measures.left = BUDGET
-            self._adopt(best.changes)
+            self._measures.adopt(best.changes)
         if reader == OUTPUTS:
             return
         if best is None:
@@ -116,36 +113,32 @@ class Walk:
         if self._decisions.made[reader].agrees:
             self._take_from_others(reader)
 
-    def _changes(self, reader: int, tried: Sequence[Tried]) -> Iterator[Measured]:
+    def _changes(self, reader: int) -> Iterator[Measured]:
         """Yields the nearest changes of a kind before a reader, one kind after another."""
         options = [] if reader == OUTPUTS else self._decisions.in_order(reader)
         # A module without a record contradicts nothing that has agreed before.
         is_silent = any(not self._source.has_record(option.modules) for option in options)
-        depends = self._decisions.depends(reader)
-        groups: list[list[Decision]] = []
-        if any(
-            decision.searched < _MOST_SEARCHES and not (is_silent and decision.is_supported)
-            for decision in self._decisions.open(depends)
-        ):
-            some = self._decisions.groups(depends)
-            groups = [g for g in some if min(one.searched for one in g) < _MOST_SEARCHES]
+        groups = [
+            group
+            for group in self._decisions.groups(self._decisions.depends(reader))
+            if min(decision.searched for decision in group) < _MOST_SEARCHES
+            and not (is_silent and all(decision.is_supported for decision in group))
+        ]
+        if groups:
             yield self._measures.nearest(reader, self._ways.assignments(groups))
             yield self._measures.step_by_step(reader, *self._ways.in_steps(groups, reader))
             for decision in itertools.chain.from_iterable(groups):
                 decision.searched += 1
-        is_silent = bool(options) and options[0].is_named
-        is_silent &= not self._source.has_record(options[0].modules) if options else False
-        if groups or not options or (tried and not is_silent):
-            for exchanges in self._branches.exchanges(reader):
-                yield self._measures.step_by_step(reader, {}, [[exchanges]])
-            if not self._forced:
-                for changes in self._branches.beginnings(reader):
-                    yield self._decided_again(reader, changes)
+        if groups or not is_silent:
+            exchanges = self._branches.exchanges(reader)
+            yield self._measures.step_by_step(reader, {}, [exchanges])
+            for changes in self._branches.beginnings(reader):
+                yield self._decided_again(reader, changes)
 
     def _decided_again(self, reader: int, changes: Changes) -> Measured:
         """Decides again behind changes; if the reader does not agree then, nothing changes."""
         nothing = Measured(math.inf, {})
-        if self._measures.left <= 0:
+        if self._forced or self._measures.left <= 0:
             return nothing
         self._measures.left -= _COST_OF_DECIDING
         made = self._decisions.made
@@ -180,6 +173,11 @@ class Walk:
             if tried and tried[0].agrees:
                 self._calls.held[at] = run
                 self._decide(at, tried[0], place=other)
+                # The record is not of this call.
+                decision = self._decisions.made[at]
+                decision.handed_on = None
+                if not decision.by:
+                    decision.relative, decision.record = math.inf, ""
                 return True
         return False
 
@@ -199,11 +197,6 @@ class Walk:
         if is_recorded and not siblings and not rivals and is_near and is_whole:
             decision.by = self._decisions.path(at)
             del self._calls.held[at]
-        if place is not None:
-            # The record is not of this call.
-            decision.handed_on = None
-            if not decision.by:
-                decision.relative, decision.record = math.inf, ""
 
     def _take_from_others(self, at: int) -> None:
         """Forgets, once, the undecided layers that have what a layer has taken."""
@@ -212,9 +205,8 @@ class Walk:
             other
             for other, decision in self._decisions.made.items()
             if other != at and not decision.by and decision.candidate.shares(candidate)
-        }
-        others -= self._taken_from
-        if not any(self._decisions.mask(o) & self._decisions.calls[at].depends for o in others):
+        } - self._taken_from
+        if not self._decisions.mask(*others) & self._decisions.calls[at].depends:
             self._taken_from |= others
             self._forget(others)
 
@@ -226,33 +218,27 @@ class Walk:
                 continue
             if other.cut != candidate.cut or self._trials.is_equal(candidate, other):
                 continue
-            self._trials.load(other)
-            self._trials.evaluations += 1
-            value = array_of(run())
             expected = decision.handed_on
-            if expected is None:
-                decision.next = self._trials.attempt(place, run, other, behind=True).relative
-            else:
-                decision.next = difference(value, expected())[0]
+            decision.next = (
+                self._trials.difference(run, other, expected())
+                if expected
+                else self._trials.attempt(place, run, other, behind=True).relative
+            )
             decision.close = None if is_clear(decision.next, decision.relative) else other
             return
 
     def _fall_back(self, at: int, tried: Sequence[Tried]) -> None:
         """Decides on a call of which no candidate agrees with a record."""
-        options = self._decisions.in_order(at)
         # The record of a block is not the record of its parameters.
         ranked = [one for one in tried if self._source.has_record(one.candidate.modules)]
-        best = ranked[0] if ranked else None
-        # What names propose counts as recorded, undecided, so that what follows can be decided.
-        is_named = best is not None and best.candidate.is_named and best.relative < 1
-        if best is not None and (best.relative < NEAR or is_named):
-            others = (one for one in ranked if one.candidate.key != best.candidate.key)
-            rival = next((one.relative for one in others), math.inf)
-            if rival > 3 * best.relative or is_named:
+        for best in ranked[:1]:
+            is_near = best.relative < NEAR
+            is_near &= all(rival.relative > 3 * best.relative for rival in ranked[1:2])
+            # What names propose counts as recorded, undecided, so that what follows can be decided.
+            if is_near or (best.candidate.is_named and best.relative < 1):
                 self._decide(at, best)
-                for decision in self._decisions.open(
-                    self._decisions.calls[at].depends | self._decisions.mask(at)
-                ):
+                depends = self._decisions.calls[at].depends | self._decisions.mask(at)
+                for decision in self._decisions.open(depends):
                     decision.is_hidden = True
                 return
 
@@ -261,25 +247,7 @@ class Walk:
             # Parameters without a record beside tensors with one are hardly of one layer.
             return len(recorded) > 1, not option.is_named, recorded == {True}
 
-        self._decide(at, Tried(min(options, key=rank), math.inf))
-
-    def _adopt(self, changes: Changes) -> None:
-        """Makes changes the decisions."""
-        for candidate in changes.values():
-            self._trials.load(candidate)
-        self._calls.forget(changes)
-        for at, candidate in sorted(changes.items()):
-            decision, run = self._decisions.made[at], self._calls.call(at)
-            if not decision.by:
-                self._calls.held[at] = run
-            tried = self._trials.until_one_agrees(at, run, [candidate])
-            best = next((one for one in tried if one.agrees), Tried(candidate, math.inf))
-            if decision.candidate.kind != candidate.kind:
-                self._decisions.refuted.add(decision.candidate.kind)
-            self._decisions.refuted.discard(candidate.kind)
-            decision.candidate, decision.is_hidden = candidate, False
-            decision.relative, decision.record = best.relative, best.record
-            decision.handed_on = best.expected
+        self._decide(at, Tried(min(self._decisions.in_order(at), key=rank), math.inf))
 
     def _settle(self, reader: int) -> None:
         """Decides on layers before a reader that agrees, by exchanges that would change it."""
@@ -301,7 +269,7 @@ class Walk:
                 # What is not tried is not excluded.
                 there = measured.get(key, current)
                 if there * MARGIN < current and is_within:
-                    self._adopt(changes)
+                    self._measures.adopt(changes)
                     now |= changes
                     handed_on = current = there
                     measured.clear()

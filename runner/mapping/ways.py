@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from runner.mapping.candidates import Candidate
-from runner.mapping.decision import AGREES, Decision
+from runner.mapping.decision import Decision
 from runner.mapping.decisions import Decisions
 from runner.mapping.layer_calls import ModelCalls
 from runner.mapping.modules import ROLES
@@ -53,28 +53,27 @@ class Ways:
                     or (candidate.is_sum and option.tensors == candidate.tensors[:1])
                 )
             ]
-            run = self._calls.again(at)
-            self._rivals[key] = [
-                option
-                for option in some
-                if self._trials.attempt(at, run, option).relative <= AGREES
-            ]
-            self._trials.load(candidate)
+            self._rivals[key] = self._agreeing(at, some)
         return self._rivals[key]
+
+    def _agreeing(self, at: int, some: Sequence[Candidate]) -> list[Candidate]:
+        """Returns the candidates that agree with their own records."""
+        run = self._calls.again(at)
+        agreeing = [option for option in some if self._trials.attempt(at, run, option).agrees]
+        self._trials.load(self._decisions.made[at].candidate)
+        return agreeing
 
     def _alike(self, decision: Decision) -> list[Candidate]:
         """Returns free candidates beside one that agree with their own records, such as experts."""
-        key = decision.call, None
+        at, key = decision.call, (decision.call, None)
         if key not in self._rivals:
-            at, run = decision.call, self._calls.again(decision.call)
-            near = [o for o in self._decisions.near(at) if self._trials.comparable(at, o)]
-            free = [o for o in near if not o.cut and not self._decisions.is_taken(o, {at})]
-            self._rivals[key] = [
+            free = [
                 option
-                for option in free[:_MOST_ALIKE]
-                if self._trials.attempt(at, run, option).relative <= AGREES
+                for option in self._decisions.near(at)
+                if not option.cut and self._trials.comparable(at, option)
+                if not self._decisions.is_taken(option, {at})
             ]
-            self._trials.load(decision.candidate)
+            self._rivals[key] = self._agreeing(at, free[:_MOST_ALIKE])
         return self._rivals[key]
 
     def _other_divisions(self, decision: Decision) -> list[Candidate]:
@@ -87,7 +86,7 @@ class Ways:
             if option.family != candidate.family
         ]
 
-    def exchanges(self, group: Sequence[Decision], reader: int) -> Iterator[dict[int, Candidate]]:
+    def exchanges(self, group: Sequence[Decision], reader: int) -> Iterator[Changes]:
         """Yields the exchanges within layers side by side, and other ways of ones that wait."""
         now = {decision.call: decision.candidate for decision in group}
         parts = [*self.parts(group, reader)]
@@ -106,7 +105,7 @@ class Ways:
                 continue
             options = self._decisions.in_order(decision.call)
             if decision.record:
-                options = self.rivals(decision.call, decision.candidate)
+                options = [*self.rivals(decision.call, decision.candidate)]
                 options += [decision.close] if decision.close else []
             others = [
                 option
@@ -119,7 +118,7 @@ class Ways:
                 yield {decision.call: option}
         yield from self._elsewhere(group)
 
-    def _elsewhere(self, group: Sequence[Decision]) -> Iterator[dict[int, Candidate]]:
+    def _elsewhere(self, group: Sequence[Decision]) -> Iterator[Changes]:
         """Yields the exchanges, in each layout, with layers anywhere that no record speaks for."""
         open_ = [decision for decision in group if decision.is_unrecorded]
         within = {decision.call for decision in open_}
@@ -136,7 +135,7 @@ class Ways:
                 if not self._trials.is_equal(one.candidate, first[kind]):
                     yield {one.call: first[kind], two.call: second[kind]}
 
-    def _fused(self, one: Decision, two: Decision) -> Iterator[dict[int, Candidate]]:
+    def _fused(self, one: Decision, two: Decision) -> Iterator[Changes]:
         """Yields the exchange of all parts of one fused module with all parts of another."""
         made = self._decisions.made.items()
         families = one.candidate.family, two.candidate.family
@@ -155,7 +154,7 @@ class Ways:
         ):
             yield changes
 
-    def assignments(self, groups: Sequence[Sequence[Decision]]) -> Iterator[dict[int, Candidate]]:
+    def assignments(self, groups: Sequence[Sequence[Decision]]) -> Iterator[Changes]:
         """Yields other assignments of groups of layers side by side, of one or of two at once."""
         yield from itertools.chain.from_iterable([*map(self._assignments, groups)])
         for first, second in itertools.combinations(groups, 2):
@@ -166,13 +165,13 @@ class Ways:
 
     def _assignments(
         self, group: Sequence[Decision], changed: Sequence[Decision] = ()
-    ) -> Iterator[dict[int, Candidate]]:
+    ) -> Iterator[Changes]:
         """Yields other assignments of layers side by side, closest to their order first.
 
         What the layers in `changed` take is free.
         """
         calls = {decision.call for decision in (*group, *changed)}
-        choices = [self._choices(decision, calls, group) for decision in group]
+        choices = [self._choices(decision, calls) for decision in group]
         # A record that is only near may be of more than the layer: without it, this way is another.
         is_near = any(decision.handed_on and not decision.agrees for decision in group)
         now = () if is_near else tuple(decision.candidate.key for decision in group)
@@ -189,16 +188,13 @@ class Ways:
         for several in itertools.islice(apart, _MOST_OF_GROUP):
             yield {d.call: option for d, option in zip(group, several, strict=True)}
 
-    def _choices(
-        self, decision: Decision, calls: Collection[int], beside: Sequence[Decision] = ()
-    ) -> list[Candidate]:
+    def _choices(self, decision: Decision, calls: Collection[int]) -> list[Candidate]:
         """Returns what a layer could take where what `calls` take is free."""
         at = decision.call
         # Two that read one input agree with the record of one module, and one of them is another.
         if decision.agrees and not self._decisions.is_taken(decision.candidate, {at}):
-            others = beside or [self._decisions.made[call] for call in calls]
-            likes = (self._decisions.like(at, other.candidate) for other in others)
-            some = [option for option in likes if option]
+            others = (self._decisions.made[call].candidate for call in calls)
+            some = [like for other in others if (like := self._decisions.like(at, other))]
             some += self.rivals(at, decision.candidate)
             some += [*self._other_divisions(decision), *self._alike(decision)]
         else:
@@ -224,14 +220,14 @@ class Ways:
         group = [decision for decision in open_ if decision.call in some]
         # Few things are a parameter without a layer; a layer may be a part of any larger tensor.
         parts = sorted(self.parts(group, reader), key=lambda part: not part[1])
-        single = [partial(self.steps, at=at, name=name) for at, name in parts]
+        single: list[Step] = [partial(self.steps, at=at, name=name) for at, name in parts]
         pairs = itertools.combinations((part for part in parts if part[1]), 2)
-        both = [partial(self._both, one=one, two=two) for one, two in pairs]
+        both: list[Step] = [partial(self._both, one=one, two=two) for one, two in pairs]
         return {decision.call: decision.candidate for decision in group}, [single, both]
 
     def _both(
         self, now: Changes, *, one: tuple[int, str], two: tuple[int, str]
-    ) -> Iterator[dict[int, Candidate]]:
+    ) -> Iterator[Changes]:
         """Yields what layers take if two parts take something else, that come nearer together."""
         for first in itertools.islice(self.steps(now, *one), _MOST_OF_PAIR):
             yield from itertools.islice(self.steps(first, *two), _MOST_OF_PAIR)
@@ -243,21 +239,20 @@ class Ways:
         depends on these variables, and nothing has decided on them.
         """
         for decision in group:
-            call, names = decision.call, self._decisions.read(decision.call, reader)
+            call, depends = decision.call, self._decisions.depends(reader)
+            names = self._decisions.names(call, depends & ~decision.seen)
             is_layer = decision.record or any(name.rpartition("/")[2] in ROLES for name in names)
             apart = ["", *(name for name in self._decisions.apart(call) if name in names)]
             yield from ((call, name) for name in (apart if is_layer else names))
 
-    def steps(
-        self, now: Mapping[int, Candidate], at: int, name: str = ""
-    ) -> Iterator[dict[int, Candidate]]:
+    def steps(self, now: Changes, at: int, name: str = "") -> Iterator[Changes]:
         """Returns what layers take if one, or one of its variables, takes something else.
 
         What has that already takes in exchange what this one had.
         """
         return self._of_variable(now, at, name) if name else self._of_layer(now, at)
 
-    def _of_layer(self, now: Mapping[int, Candidate], at: int) -> Iterator[dict[int, Candidate]]:
+    def _of_layer(self, now: Changes, at: int) -> Iterator[Changes]:
         known = now[at]
         alone = self._decisions.alone(known)
         for option in self._choices(self._decisions.made[at], now):
@@ -273,9 +268,7 @@ class Ways:
             if stay != changes:
                 yield {**now, **stay}
 
-    def _of_variable(
-        self, now: Mapping[int, Candidate], at: int, name: str
-    ) -> Iterator[dict[int, Candidate]]:
+    def _of_variable(self, now: Changes, at: int, name: str) -> Iterator[Changes]:
         had = now[at].taken[name]
         for taken in self._decisions.singly(at, name):
             holders = [
@@ -284,21 +277,20 @@ class Ways:
                 for other, its in candidate.taken.items()
                 if (call, other) != (at, name) and {*its.tensors} & {*taken.tensors}
             ]
+            is_taken = self._decisions.is_taken(Candidate({name: taken}, ()), {*now})
+            if taken == had or is_taken or len(holders) > 1:
+                continue
             changes = {**now, at: self._decisions.with_one(now[at], name, taken)}
-            alone = Candidate({name: taken}, ())
-            is_free = len(holders) < 2 and not self._decisions.is_taken(alone, {*now})
-            is_free &= all(other not in self._decisions.seen(call) for call, other in holders)
             for call, other in holders:
-                kind = now[call].taken[other].step
-                some = self._decisions.singly(call, other)
-                fitting = [option for option in some if option.tensors == had.tensors]
-                alike = [option for option in fitting if option.step == kind]
-                if fitting:
-                    first = (alike or fitting)[0]
-                    changes[call] = self._decisions.with_one(changes[call], other, first)
-                else:
-                    is_free = False
-            if taken != had and is_free:
+                its = self._decisions.singly(call, other)
+                fitting = [option for option in its if option.tensors == had.tensors]
+                step = now[call].taken[other].step
+                alike = [option for option in fitting if option.step == step]
+                if not fitting or other in self._decisions.seen(call):
+                    break
+                first = (alike or fitting)[0]
+                changes[call] = self._decisions.with_one(changes[call], other, first)
+            else:
                 yield changes
 
 
