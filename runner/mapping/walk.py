@@ -97,7 +97,8 @@ class Walk:
         """Changes what is before a reader until it agrees, or decides on it as it is."""
         if reader != OUTPUTS and self._decide_elsewhere(reader):
             return
-        best = next((one for one in self._changes(reader) if one.agrees), None)
+        here = min((one.relative for one in tried), default=math.inf)
+        best = self._nearest(reader, here)
         if best is not None:
             self._measures.adopt(best.changes)
         if reader == OUTPUTS:
@@ -112,6 +113,16 @@ class Walk:
             self._settle(reader)
         if self._decisions.made[reader].agrees:
             self._take_from_others(reader)
+
+    def _nearest(self, reader: int, here: float) -> Measured | None:
+        """Returns changes after which a reader agrees, or is clearly nearer, if there are any."""
+        best = Measured(math.inf, {})
+        for one in self._changes(reader):
+            best = min(best, one, key=lambda one: one.relative)
+            if best.agrees:
+                return best
+        is_near = best.relative < NEAR and best.relative * MARGIN < here and best.changes
+        return best if is_near else None
 
     def _changes(self, reader: int) -> Iterator[Measured]:
         """Yields the nearest changes of a kind before a reader, one kind after another."""
