@@ -33,14 +33,14 @@ class Candidate:
       taken: variable -> what it takes; a constant takes no tensor.
       modules: the modules of these tensors.
       cut: the part of a fused module; None for whole tensors.
-      is_sum: whether a variable takes the sum of two tables, so that the records add up too.
+      joined: how tensors of several modules, and so their records, become one: `sum` or `concat`.
       is_named: whether names propose it.
     """
 
     taken: Mapping[str, Taken]
     modules: tuple[str, ...]
     cut: Cut | None = None
-    is_sum: bool = False
+    joined: str = ""
     is_named: bool = False
 
     @property
@@ -84,6 +84,7 @@ def candidates(variables: Sequence[Variable], source: RecordedCheckpoint) -> lis
     if any(variable.leaf == "recurrent_kernel" for variable in variables):
         return _recurrent(variables, source)
     result = [c for module in source.modules for c in _of_module(variables, module)]
+    result = result or [*_of_several(variables, source)]
     result += [c for module in source.modules for c in _of_fused(variables, module)]
     result += _of_weight_norm(variables, source)
     result += _sums(variables, result, source)
@@ -106,7 +107,58 @@ def _sums(
         taken = table.taken[variables[0].name]
         both = replace(taken, tensors=(*taken.tensors, row))
         modules = (*table.modules, module)
-        yield Candidate({variables[0].name: both}, modules, is_sum=True)
+        yield Candidate({variables[0].name: both}, modules, joined="sum")
+
+
+def _of_several(variables: Sequence[Variable], source: RecordedCheckpoint) -> Iterator[Candidate]:
+    """Yields kernels that a model fuses, such as query, key and value, from modules that follow.
+
+    All orders are yielded, for names may lie.
+    """
+    roles = {_role(variable): variable for variable in variables}
+    kernel = roles.get(WEIGHT)
+    if kernel is None or not {*roles} <= {WEIGHT, BIAS} or len(roles) < len(variables):
+        return
+    if kernel.is_table or "Conv" in kernel.layer or len(kernel.shape) < 2:
+        return
+    matrices = [
+        module
+        for module in source.modules
+        if {*module.leaves} == {*roles} and len(module.leaves[WEIGHT].shape) == 2
+    ]
+    for axis, count in itertools.product((0, 1), (2, 3)):
+        for at in range(len(matrices)):
+            for rest in itertools.permutations(matrices[at + 1 : at + 2 + count], count - 1):
+                for modules in _insertions(matrices[at], rest):
+                    yield from _fused_of(modules, roles, axis)
+
+
+def _insertions(one: Module, others: Sequence[Module]) -> Iterator[tuple[Module, ...]]:
+    for place in range(len(others) + 1):
+        yield (*others[:place], one, *others[place:])
+
+
+def _fused_of(
+    modules: Sequence[Module], roles: Mapping[str, Variable], axis: int
+) -> Iterator[Candidate]:
+    """Yields the ways in which modules, one after the other along an axis, are one layer."""
+    shapes = [module.leaves[WEIGHT].shape for module in modules]
+    if len({shape[1 - axis] for shape in shapes}) > 1:
+        return
+    whole = [0, 0]
+    whole[axis], whole[1 - axis] = sum(shape[axis] for shape in shapes), shapes[0][1 - axis]
+    if BIAS in roles and math.prod(roles[BIAS].shape) != whole[axis]:
+        return
+    for _, step in ways(roles[WEIGHT], tuple(whole)):
+        # The outputs are first in the file and last in the model, or last in both.
+        if step.startswith("linear") == (axis == 0):
+            taken = {}
+            for role, variable in roles.items():
+                tensors = tuple(module.leaves[role].name for module in modules)
+                steps = step if role == WEIGHT else "" if len(variable.shape) == 1 else "reshape"
+                along = axis if role == WEIGHT else 0
+                taken[variable.name] = Taken(tensors, step=steps, function="concat", axis=along)
+            yield Candidate(taken, tuple(module.name for module in modules), joined="concat")
 
 
 def _role(variable: Variable) -> str:
@@ -309,12 +361,12 @@ def _closest(
     for option in first:
         near = [sorted(some, key=lambda one: spread([option, one]))[:width] for some in others]
         combinations = sorted(itertools.product([option], *near), key=spread)
-        apart = (s for s in combinations if _are_apart([taken for taken, _ in s if taken.tensors]))
+        apart = (s for s in combinations if are_apart([taken for taken, _ in s if taken.tensors]))
         result += itertools.islice(apart, most)
     return sorted(result, key=spread)
 
 
-def _are_apart(some: Sequence[Taken]) -> bool:
+def are_apart(some: Sequence[Taken]) -> bool:
     """Whether variables take different tensors, or different parts of one division."""
     parts: dict[str, set[str]] = {}
     for taken in some:
@@ -342,40 +394,3 @@ def _blocks(variable: Variable, shape: Shape) -> Iterator[tuple[str, str]]:
                 cut = Cut(number * part, part).steps(shape, axis)
                 for _, step in ways(variable, (*shape[:axis], part, *shape[axis + 1 :])):
                     yield cut, step
-
-
-def named(
-    variables: Sequence[Variable], proposal: Mapping[str, Taken], source: RecordedCheckpoint
-) -> Candidate | None:
-    """Returns the candidate that names propose for the variables of one call, if for all."""
-    taken = {v.name: proposal[v.name] for v in variables if v.name in proposal}
-    if len(taken) < len(variables) or not _are_apart([t for t in taken.values() if t.tensors]):
-        return None
-    modules = source.modules_of(name for one in taken.values() for name in one.tensors)
-    is_sum = any(
-        len(one.tensors) > 1 and not one.step and one.function == "sum" for one in taken.values()
-    )
-    return Candidate(taken, modules, is_sum=is_sum, is_named=True) if modules else None
-
-
-def chosen(
-    variables: Sequence[Variable],
-    choices: Mapping[str, Sequence[Taken]],
-    source: RecordedCheckpoint,
-) -> list[Candidate]:
-    """Returns the candidates that names leave open: of one module each."""
-    options = [choices.get(variable.name, ()) for variable in variables]
-    some = (
-        named(variables, {v.name: t for v, t in zip(variables, taken, strict=True)}, source)
-        for taken in itertools.islice(itertools.product(*options), _MOST_COMBINATIONS)
-    )
-    return [replace(c, is_named=False) for c in some if c and len(c.modules) == 1]
-
-
-def ordered(some: Sequence[Candidate], proposed: Candidate | None) -> list[Candidate]:
-    """Returns candidates with the one that names propose first."""
-    if proposed is None:
-        return [*some]
-    same = next((c for c in some if c.key == proposed.key), None)
-    first = replace(same, is_named=True) if same else proposed
-    return [first, *(c for c in some if c.key != first.key)]

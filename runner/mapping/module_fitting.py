@@ -27,6 +27,7 @@ class Taken:
       step: the steps behind the cut; may be empty. Of a constant, the constant.
       others: tensors that fit as well, where the words of a module do not say which is which.
       function: what combines several.
+      axis: the axis along which `concat` does.
     """
 
     tensors: tuple[str, ...]
@@ -34,6 +35,7 @@ class Taken:
     step: str = ""
     others: tuple[str, ...] = ()
     function: str = "sum"
+    axis: int = 0
 
     def expression(self) -> str:
         """Returns the expression of a rule."""
@@ -42,7 +44,8 @@ class Taken:
             return self.step
         source = " | ".join(filter(None, (names[0], self.cut)))
         if len(names) > 1 and not self.step.startswith("torch_"):
-            source = f"{self.function}({source}, {names[1]})"
+            along = f", axis={self.axis}" if self.function == "concat" else ""
+            source = f"{self.function}({', '.join([source, *names[1:]])}{along})"
         return " | ".join(filter(None, (source, self.step)))
 
 

@@ -157,7 +157,11 @@ class Trials:
         of_modules = self._source.records_of(candidate.modules)
         if names is not None and not {*names} <= {*of_modules}:
             yield from ((name, partial(_record, name)) for name in names)
-        elif candidate.is_sum:
+        elif candidate.joined == "concat":
+            shapes = [self._source.outlines[name].shape for name in of_modules]
+            if len({shape[:-1] for shape in shapes}) == 1 and len(shapes) == len(candidate.modules):
+                yield " + ".join(of_modules), partial(_concatenated, of_modules)
+        elif candidate.joined:
             shapes = [self._source.outlines[name].shape for name in of_modules]
             with suppress(ValueError):  # Records of something else.
                 if len(shapes) == 2 and np.broadcast_shapes(*shapes):
@@ -206,6 +210,10 @@ def _behind(value: NDArray[Any], record: NDArray[Any]) -> Iterator[NDArray[Any]]
     factor = float((value * record).sum() / ((value * value).sum() or 1))
     yield value * np.float32(factor)
     yield from (np.asarray(function(value)) for function in _BEHIND)
+
+
+def _concatenated(names: Sequence[str], read: _Read) -> NDArray[Any]:
+    return np.concatenate([read(name) for name in names], -1)
 
 
 def _sum(names: Sequence[str], read: _Read) -> NDArray[Any]:

@@ -18,6 +18,8 @@ from runner.mapping.trials import Trials
 
 # How many ways there are for layers side by side, at most.
 _MOST_OF_GROUP = 80
+# How many others a layer's candidate is compared with: three parts have five other orders.
+_MOST_OTHERS = 5
 # How many candidates that are computed close to one are tried.
 _MOST_ALIKE = 12
 # What one of two parts that change together may take.
@@ -39,7 +41,8 @@ class Ways:
     def rivals(self, at: int, candidate: Candidate) -> list[Candidate]:
         """Returns candidates that agree with their own records too, whatever is right.
 
-        They are the other parts of a fused module, and a table with or without a row added.
+        They are the other parts of a fused module, the modules of a fused layer in other orders,
+        and a table with or without a row added.
         """
         key = at, candidate.key
         if key not in self._rivals:
@@ -49,8 +52,9 @@ class Ways:
                 if option.key != candidate.key
                 and (
                     (option.cut and option.family == candidate.family)
-                    or (option.is_sum and option.tensors[0] == candidate.tensors[0])
-                    or (candidate.is_sum and option.tensors == candidate.tensors[:1])
+                    or (option.joined == "sum" and option.tensors[0] == candidate.tensors[0])
+                    or (candidate.joined == "sum" and option.tensors == candidate.tensors[:1])
+                    or (candidate.joined == "concat" and {*option.modules} == {*candidate.modules})
                 )
             ]
             self._rivals[key] = self._agreeing(at, some)
@@ -114,7 +118,7 @@ class Ways:
                 and not self._decisions.is_taken(option, {decision.call})
                 and not self._trials.is_equal(decision.candidate, option)
             ]
-            for option in others[:3]:
+            for option in others[:_MOST_OTHERS]:
                 yield {decision.call: option}
         yield from self._elsewhere(group)
 

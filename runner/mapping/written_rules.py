@@ -152,7 +152,8 @@ def _plain_beginnings(pairs: Sequence[Pair]) -> dict[str, str]:
     for pair in pairs:
         leaf, tensor = pair.variable.rpartition("/")[2], pair.taken.tensors[0]
         is_free = tensor.endswith(f"/{leaf}") and " | " not in tensor
-        if not pair.taken.step and not pair.taken.cut and is_free:
+        is_plain = len(pair.taken.tensors) == 1 and not pair.taken.step and not pair.taken.cut
+        if is_plain and is_free:
             values[pair.variable] = tensor.removesuffix(leaf)
     return values if len(values) == len(pairs) else {}
 
