@@ -372,10 +372,37 @@ def chosen(
     return [replace(c, is_named=False) for c in some if c and len(c.modules) == 1]
 
 
-def ordered(some: Sequence[Candidate], proposed: Candidate | None) -> list[Candidate]:
-    """Returns candidates with the one that names propose first."""
+def ordered(
+    some: Sequence[Candidate],
+    proposed: Candidate | None,
+    variables: Sequence[Variable],
+    source: RecordedCheckpoint,
+) -> list[Candidate]:
+    """Returns candidates with the one that names propose first, then its other layouts."""
     if proposed is None:
         return [*some]
     same = next((c for c in some if c.key == proposed.key), None)
     first = replace(same, is_named=True) if same else proposed
-    return [first, *(c for c in some if c.key != first.key)]
+    laid_out = _laid_out(first, variables, source)
+    return [*{c.key: c for c in (first, *laid_out, *some)}.values()]
+
+
+def _laid_out(
+    candidate: Candidate, variables: Sequence[Variable], source: RecordedCheckpoint
+) -> Iterator[Candidate]:
+    """Yields a candidate with all tensors in one layout.
+
+    The file's layout is that of its layers; square parameters of a block are not told by shapes.
+    """
+    steps = {
+        variable.name: [step for cut, step in ways(variable, source.tensors[taken.tensors[0]])]
+        for variable in variables
+        for taken in [candidate.taken[variable.name]]
+        if len(taken.tensors) == 1 and not taken.cut
+    }
+    for step in dict.fromkeys(itertools.chain(*steps.values())):
+        taken = {
+            name: replace(one, step=step) if step in steps.get(name, ()) else one
+            for name, one in candidate.taken.items()
+        }
+        yield replace(candidate, taken=taken, is_named=False)
