@@ -399,9 +399,9 @@ def ordered(
 def _laid_out(
     candidate: Candidate, variables: Sequence[Variable], source: RecordedCheckpoint
 ) -> Iterator[Candidate]:
-    """Yields a candidate with all tensors in one layout.
+    """Yields a candidate with all square parameters of a block in one layout.
 
-    The file's layout is that of its layers; square parameters of a block are not told by shapes.
+    The file's layout is that of its layers, and shapes do not tell.
     """
     steps = {
         variable.name: [step for cut, step in ways(variable, source.tensors[taken.tensors[0]])]
@@ -409,9 +409,10 @@ def _laid_out(
         for taken in [candidate.taken[variable.name]]
         if len(taken.tensors) == 1 and not taken.cut
     }
-    for step in dict.fromkeys(itertools.chain(*steps.values())):
+    square = [name for name, some in steps.items() if len(some) > 1]
+    for step in dict.fromkeys(itertools.chain(*steps.values())) if len(square) > 1 else ():
         taken = {
-            name: replace(one, step=step) if step in steps.get(name, ()) else one
+            name: replace(one, step=step) if name in square and step in steps[name] else one
             for name, one in candidate.taken.items()
         }
         yield replace(candidate, taken=taken, is_named=False)
