@@ -392,8 +392,9 @@ def ordered(
         return [*some]
     same = next((c for c in some if c.key == proposed.key), None)
     first = replace(same, is_named=True) if same else proposed
-    laid_out = _laid_out(first, variables, source)
-    return [*{c.key: c for c in (first, *laid_out, *some)}.values()]
+    before = [first, *_laid_out(first, variables, source)]
+    keys = {candidate.key for candidate in before}
+    return [*before, *(c for c in some if c.key not in keys)]
 
 
 def _laid_out(
@@ -410,9 +411,11 @@ def _laid_out(
         if len(taken.tensors) == 1 and not taken.cut
     }
     square = [name for name, some in steps.items() if len(some) > 1]
-    for step in dict.fromkeys(itertools.chain(*steps.values())) if len(square) > 1 else ():
+    layouts = dict.fromkeys(step for name in square for step in steps[name])
+    for step in layouts if len(square) > 1 else ():
         taken = {
             name: replace(one, step=step) if name in square and step in steps[name] else one
             for name, one in candidate.taken.items()
         }
-        yield replace(candidate, taken=taken, is_named=False)
+        if taken != candidate.taken:
+            yield replace(candidate, taken=taken, is_named=False)
