@@ -33,26 +33,21 @@ class Branches:
         """Returns branches before a reader that compute alike, as experts do, the latest first.
 
         A branch has the variables on which its last call depends and the last one of another does
-        not, such as a projection and the factor of its input. A layer that reads two and agrees has
-        decided on them.
+        not, such as a projection and the factor of its input.
         """
-        made, names = self._decisions.made, self._decisions.names
-        agreeing = [self._decisions.calls[at].depends for at, one in made.items() if one.agrees]
         depends = self._decisions.depends(reader)
-        before = sorted(at for at in made if self._decisions.mask(at) & depends)
+        before = [at for at in sorted(self._decisions.made) if self._decisions.mask(at) & depends]
         read = {at: self._read(at) for at in before}
         pairs: list[tuple[_Branch, _Branch]] = []
         for one, two in itertools.combinations(reversed(before), 2):
             first, second = (
-                tuple((at, name) for at in before for name in names(at, mask))
+                tuple((at, name) for at in before for name in self._decisions.names(at, mask))
                 for mask in (read[one] & ~read[two], read[two] & ~read[one])
             )
+            kinds = [[self._kind(*part) for part in branch] for branch in (first, second)]
             ends = {(one, two), (two, one)}
             is_within = any(ends & {*itertools.product(*map(dict, pair))} for pair in pairs)
-            mask = self._decisions.mask(one, two)
-            is_open = not is_within and all(depends & mask != mask for depends in agreeing)
-            kinds = [[self._kind(*part) for part in branch] for branch in (first, second)]
-            if is_open and kinds[0] == kinds[1]:
+            if kinds[0] == kinds[1] and not is_within and not self._are_read(one, two):
                 pairs.append((first, second))
         groups: list[list[_Branch]] = []
         for pair in pairs:
@@ -68,6 +63,14 @@ class Branches:
         for one in (at, *self._decisions.again(at)):
             mask |= self._decisions.calls[one].depends
         return mask
+
+    def _are_read(self, *calls: int) -> bool:
+        """Whether a layer that reads all of some calls agrees, so that it has decided on them."""
+        mask = self._decisions.mask(*calls)
+        return any(
+            decision.agrees and self._decisions.calls[at].depends & mask == mask
+            for at, decision in self._decisions.made.items()
+        )
 
     def _kind(self, at: int, name: str) -> tuple[object, ...]:
         """Returns what variables that may be exchanged have in common."""
@@ -101,18 +104,8 @@ class Branches:
     def beginnings(self, reader: int) -> Iterator[Changes]:
         """Yields other beginnings of branches before a reader, behind which all is to be decided.
 
-        All layers of a branch agree with the records of another branch that is like it. So one
-        takes the beginning of another.
-        """
-        for at in self.before(reader):
-            made = self._decisions.made
-            some = {at, *self._decisions.siblings(at)} & {*made}
-            yield from self._ways.steps({one: made[one].candidate for one in some}, at)
-
-    def before(self, reader: int) -> list[int]:
-        """Returns the last layers before a reader that agree, those with siblings first.
-
-        A layer that reads all siblings and agrees has decided on them.
+        They are the last layers that agree, those with siblings first. All layers of a branch agree
+        with the records of another branch that is like it. So one takes the beginning of another.
         """
         depends = self._decisions.depends(reader)
         agreeing = [
@@ -120,12 +113,10 @@ class Branches:
             for at, decision in sorted(self._decisions.made.items(), reverse=True)
             if self._decisions.mask(at) & depends and decision.agrees
         ]
-        read = [self._decisions.calls[at].depends for at in agreeing]
-        masks = {
-            at: self._decisions.mask(at, *some)
-            for at in agreeing
-            if (some := self._decisions.siblings(at))
-        }
-        beside = [at for at, mask in masks.items() if all(one & mask != mask for one in read)]
-        others = [at for at in agreeing if at not in masks]
-        return [*beside[:_MOST_BRANCHES], *others[:_MOST_BRANCHES]]
+        siblings = {at: self._decisions.siblings(at) for at in agreeing}
+        beside = [at for at, some in siblings.items() if some and not self._are_read(at, *some)]
+        others = [at for at, some in siblings.items() if not some]
+        for at in (*beside[:_MOST_BRANCHES], *others[:_MOST_BRANCHES]):
+            made = self._decisions.made
+            some = {at, *siblings[at]} & {*made}
+            yield from self._ways.steps({one: made[one].candidate for one in some}, at)

@@ -174,6 +174,15 @@ def ways(variable: Variable, shape: Shape) -> list[tuple[str, str]]:
     steps = [fit.step for fit in reversed(fits(variable.shape, shape))]
     if variable.flattened and variable.leaf == "kernel" and "linear" in steps:
         steps.insert(0, f"linear | unflatten({listed(variable.flattened)})")
+    if variable.layer.endswith("Transpose") and len(shape) == len(variable.shape) > 2:
+        # Flax and Haiku reverse the kernels of transposed convolutions.
+        window = range(len(shape) - 2)
+        turned = (*shape[:-2], *shape[:-3:-1])
+        order = listed((*window, len(shape) - 1, len(shape) - 2))
+        if shape == variable.shape:
+            steps.append(f"flip({listed(window)})")
+        if turned == variable.shape:
+            steps.append(f"flip({listed(window)}) | transpose({order})")
     if len(shape) == len(variable.shape) == 3 and min(shape) > 1:
         for axes in itertools.permutations(range(3)):
             turned = tuple(shape[axis] for axis in axes)

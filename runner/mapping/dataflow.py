@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -133,23 +135,18 @@ def _calls(spans: Sequence[_Span], flow: _Flow, names: Sequence[str]) -> list[La
         for operation in range(span.start, span.stop):
             owner[operation] = at  # Inner calls begin later.
     for operation, mask in enumerate(flow.read):
-        bit = 0
-        while mask >> bit:
+        for bit in range(mask.bit_length()):
             if mask >> bit & 1 and operation in owner:
                 reader.setdefault(bit, owner[operation])
-            bit += 1
     calls = []
     for at, span in enumerate(spans):
-        reads = 0
-        for operation in range(span.start, span.stop):
-            reads |= flow.read[operation]
         shape = span.outputs[0].shape if span.outputs else tf.TensorShape(None)
         calls.append(
             LayerCall(
                 span.layer,
                 span.end,
                 tuple(names[bit] for bit in sorted(reader) if reader[bit] == at),
-                reads,
+                functools.reduce(operator.or_, flow.read[span.start : span.stop], 0),
                 flow.of(span.inputs),
                 tuple(shape.as_list()) if shape.rank is not None else (),
                 len(span.outputs),

@@ -226,7 +226,7 @@ class Decisions:
                 others = [*{option.key: option for option in some}.values()]
             self._options[at] = [
                 option
-                for option in ordered(others, proposed)
+                for option in ordered(others, proposed, variables, self._source)
                 if all(
                     self._source.can_make(self._variables[name], taken)
                     for name, taken in option.taken.items()

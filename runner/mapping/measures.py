@@ -93,22 +93,14 @@ class Measures:
             best = min(best, self.of(reader, changes), key=lambda one: one.relative)
         return best
 
-    def step_by_step(
-        self, reader: int, start: Changes, kinds: Sequence[Sequence[Step]]
-    ) -> Measured:
-        """Makes the step by which a reader comes nearest, as long as one does.
-
-        Steps of a kind are tried where none of the kinds before it helps.
-        """
+    def step_by_step(self, reader: int, start: Changes, steps: Sequence[Step]) -> Measured:
+        """Takes the steps by which a reader comes nearest, as long as one does."""
         best = self.of(reader, start)
         nearest = math.inf
         while self.left > 0 and AGREES < best.relative < nearest:
             nearest = best.relative
-            for steps in kinds:
-                for step in steps:
-                    best = self.nearest(reader, step(best.changes), best)
-                if best.relative < nearest:
-                    break
+            for step in steps:
+                best = self.nearest(reader, step(best.changes), best)
         changed = {at: o for at, o in best.changes.items() if start.get(at) != o}
         return best._replace(changes=changed)
 

@@ -191,7 +191,8 @@ class Trials:
     def is_equal(self, one: Candidate, other: Candidate) -> bool:
         """Whether two candidates give equal values, so that either is right."""
         return all(
-            np.array_equal(
+            taken == other.taken[name]
+            or np.array_equal(
                 self._source.value(self._variables[name][0], taken),
                 self._source.value(self._variables[name][0], other.taken[name]),
             )

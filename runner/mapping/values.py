@@ -106,25 +106,17 @@ def _decided(
     variables: list[str],
     tensors: Mapping[str, Shape],
 ) -> Correspondence:
-    pairs: dict[str, Pair] = {}
-    constants: dict[str, str] = {}
-    seen = set[str]()
-    for at, decision in decisions.made.items():
-        names = decisions.calls[at].variables
-        seen |= {*names}
-        for name in names:
-            pair = _pair(name, decision, decisions, proposed)
-            if pair.taken.tensors:
-                pairs[name] = pair
-            else:
-                constants[name] = pair.taken.step
+    taken = {
+        name: _pair(name, decision, decisions, proposed)
+        for at, decision in decisions.made.items()
+        for name in decisions.calls[at].variables
+    }
     # What no call reads is as names propose it.
-    pairs |= {name: pair for name, pair in proposed.pairs.items() if name not in seen}
-    constants |= {n: step for n, step in proposed.constants.items() if n not in seen}
-    decided = {name for name, pair in pairs.items() if pair.is_decided}
-    for at, decision in decisions.made.items():
-        if decision.by:
-            decided |= {*decisions.calls[at].variables}
+    pairs = {name: pair for name, pair in taken.items() if pair.taken.tensors}
+    pairs |= {name: pair for name, pair in proposed.pairs.items() if name not in taken}
+    constants = {name: pair.taken.step for name, pair in taken.items() if name not in pairs}
+    constants |= {n: step for n, step in proposed.constants.items() if n not in taken}
+    decided = {name for name, pair in (pairs | taken).items() if pair.is_decided}
     return Correspondence.of(
         variables,
         tensors,

@@ -62,7 +62,6 @@ class Walk:
         self._ways = Ways(decisions, trials, self._calls)
         self._branches = Branches(decisions, self._ways)
         self._forced: Changes = {}
-        self._taken_from = set[int]()
 
     def run(self) -> None:
         """Decides on all variables."""
@@ -106,13 +105,10 @@ class Walk:
         if best is None:
             self._fall_back(reader, tried)
         elif best.tried:
-            self._calls.held[reader] = run = self._calls.call(reader)
-            records = best.tried.record.split(" + ")
-            self._decide(reader, self._trials.attempt(reader, run, best.tried.candidate, records))
+            self._calls.held[reader] = self._calls.call(reader)
+            self._decide(reader, best.tried)
         if self._decisions.is_reader(reader):
             self._settle(reader)
-        if self._decisions.made[reader].agrees:
-            self._take_from_others(reader)
 
     def _nearest(self, reader: int, here: float) -> Measured | None:
         """Returns changes after which a reader agrees, or is clearly nearer, if there are any."""
@@ -142,14 +138,14 @@ class Walk:
                 decision.searched += 1
         if groups or not is_silent:
             exchanges = self._branches.exchanges(reader)
-            yield self._measures.step_by_step(reader, {}, [exchanges])
+            yield self._measures.step_by_step(reader, {}, exchanges)
             for changes in self._branches.beginnings(reader):
                 yield self._decided_again(reader, changes)
 
     def _decided_again(self, reader: int, changes: Changes) -> Measured:
         """Decides again behind changes; if the reader does not agree then, nothing changes."""
         nothing = Measured(math.inf, {})
-        if self._forced or self._measures.left <= 0:
+        if self._measures.left <= 0:
             return nothing
         self._measures.left -= _COST_OF_DECIDING
         made = self._decisions.made
@@ -209,18 +205,6 @@ class Walk:
             decision.by = self._decisions.path(at)
             del self._calls.held[at]
 
-    def _take_from_others(self, at: int) -> None:
-        """Forgets, once, the undecided layers that have what a layer has taken."""
-        candidate = self._decisions.made[at].candidate
-        others = {
-            other
-            for other, decision in self._decisions.made.items()
-            if other != at and not decision.by and decision.candidate.shares(candidate)
-        } - self._taken_from
-        if not self._decisions.mask(*others) & self._decisions.calls[at].depends:
-            self._taken_from |= others
-            self._forget(others)
-
     def _compare_next(self, at: int, decision: Decision, place: int) -> None:
         """Compares the closest other candidate with the record that decided."""
         run, candidate = self._calls.held[at], decision.candidate
@@ -242,9 +226,9 @@ class Walk:
         """Decides on a call of which no candidate agrees with a record."""
         # The record of a block is not the record of its parameters.
         ranked = [one for one in tried if self._source.has_record(one.candidate.modules)]
-        for best in ranked[:1]:
-            is_near = best.relative < NEAR
-            is_near &= all(rival.relative > 3 * best.relative for rival in ranked[1:2])
+        if ranked:
+            best, rivals = ranked[0], ranked[1:]
+            is_near = best.relative < NEAR and all(o.relative > 3 * best.relative for o in rivals)
             # What names propose counts as recorded, undecided, so that what follows can be decided.
             if is_near or (best.candidate.is_named and best.relative < 1):
                 self._decide(at, best)

@@ -22,8 +22,6 @@ _MOST_OF_GROUP = 80
 _MOST_OTHERS = 5
 # How many candidates that are computed close to one are tried.
 _MOST_ALIKE = 12
-# What one of two parts that change together may take.
-_MOST_OF_PAIR = 8
 # Index of a call -> what it takes.
 Changes: TypeAlias = Mapping[int, Candidate]
 # Yields changes that differ in one thing from others.
@@ -91,36 +89,38 @@ class Ways:
         ]
 
     def exchanges(self, group: Sequence[Decision], reader: int) -> Iterator[Changes]:
+        """Yields the exchanges of layers side by side, and with those that no record speaks for."""
+        made, is_equal = self._decisions.made, self._trials.is_equal
+        for several in itertools.chain(self._beside(group, reader), self._elsewhere(group)):
+            changes = {at: option for at, option in several.items() if option != made[at].candidate}
+            if not all(is_equal(made[at].candidate, option) for at, option in changes.items()):
+                yield changes
+
+    def _beside(self, group: Sequence[Decision], reader: int) -> Iterator[Changes]:
         """Yields the exchanges within layers side by side, and other ways of ones that wait."""
-        now = {decision.call: decision.candidate for decision in group}
         parts = [*self.parts(group, reader)]
         for at, name in (part for part in parts if part[1]):
-            for several in itertools.islice(self.steps(now, at, name), _MOST_ALIKE):
-                changes = {call: option for call, option in several.items() if option != now[call]}
-                if not all(self._trials.is_equal(now[call], o) for call, o in changes.items()):
-                    yield changes
+            now = {decision.call: decision.candidate for decision in group}
+            yield from itertools.islice(self.steps(now, at, name), _MOST_ALIKE)
         for one, two in itertools.combinations(group, 2):
             first = self._decisions.like(one.call, two.candidate)
             second = self._decisions.like(two.call, one.candidate)
-            if first and second and not self._trials.is_equal(one.candidate, first):
+            if first and second:
                 yield {one.call: first, two.call: second}
-        for decision in group:
-            if (decision.call, "") not in parts:
-                continue
+        for decision in (one for one in group if (one.call, "") in parts):
             options = self._decisions.in_order(decision.call)
             if decision.record:
                 options = [*self.rivals(decision.call, decision.candidate)]
                 options += [decision.close] if decision.close else []
-            others = [
+            others = (
                 option
                 for option in options
                 if option.key != decision.candidate.key
                 and not self._decisions.is_taken(option, {decision.call})
-                and not self._trials.is_equal(decision.candidate, option)
-            ]
-            for option in others[:_MOST_OTHERS]:
-                yield {decision.call: option}
-        yield from self._elsewhere(group)
+            )
+            yield from (
+                {decision.call: option} for option in itertools.islice(others, _MOST_OTHERS)
+            )
 
     def _elsewhere(self, group: Sequence[Decision]) -> Iterator[Changes]:
         """Yields the exchanges, in each layout, with layers anywhere that no record speaks for."""
@@ -131,31 +131,24 @@ class Ways:
                 continue
             if one.candidate.cut or two.candidate.cut:
                 # The parts of a fused module belong together.
-                yield from self._fused(one, two)
+                yield from self._fused(one.candidate.family, two.candidate.family)
                 continue
             first = self._decisions.laid_out(one.call, two.candidate)
             second = self._decisions.laid_out(two.call, one.candidate)
             for kind in (kind for kind in first if kind in second):
-                if not self._trials.is_equal(one.candidate, first[kind]):
-                    yield {one.call: first[kind], two.call: second[kind]}
+                yield {one.call: first[kind], two.call: second[kind]}
 
-    def _fused(self, one: Decision, two: Decision) -> Iterator[Changes]:
+    def _fused(self, *families: object) -> Iterator[Changes]:
         """Yields the exchange of all parts of one fused module with all parts of another."""
-        made = self._decisions.made.items()
-        families = one.candidate.family, two.candidate.family
+        made = self._decisions.made
         calls, others = (
-            [at for at, d in made if d.candidate.cut and d.candidate.family == family]
+            [at for at, one in made.items() if one.candidate.cut and one.candidate.family == family]
             for family in families
         )
-        if families[0] == families[1] or len(calls) != len(others):
-            return
-        pairs = [*zip(calls, others, strict=True), *zip(others, calls, strict=True)]
-        moved = {at: self._decisions.like(at, self._decisions.made[o].candidate) for at, o in pairs}
+        pairs = [*zip(calls, others, strict=False), *zip(others, calls, strict=False)]
+        moved = {at: self._decisions.like(at, made[other].candidate) for at, other in pairs}
         changes = {at: candidate for at, candidate in moved.items() if candidate}
-        now = {at: self._decisions.made[at].candidate for at in changes}
-        if len(changes) == len(moved) and not all(
-            self._trials.is_equal(now[at], candidate) for at, candidate in changes.items()
-        ):
+        if len(changes) == len(calls) + len(others):
             yield changes
 
     def assignments(self, groups: Sequence[Sequence[Decision]]) -> Iterator[Changes]:
@@ -213,8 +206,8 @@ class Ways:
 
     def in_steps(
         self, groups: Sequence[Sequence[Decision]], reader: int
-    ) -> tuple[Changes, list[list[Step]]]:
-        """Returns what some layers take, and kinds of steps that change it.
+    ) -> tuple[Changes, list[Step]]:
+        """Returns what some layers take, and the steps that change it.
 
         They are of groups, and all undecided parameters without a layer.
         """
@@ -224,17 +217,8 @@ class Ways:
         group = [decision for decision in open_ if decision.call in some]
         # Few things are a parameter without a layer; a layer may be a part of any larger tensor.
         parts = sorted(self.parts(group, reader), key=lambda part: not part[1])
-        single: list[Step] = [partial(self.steps, at=at, name=name) for at, name in parts]
-        pairs = itertools.combinations((part for part in parts if part[1]), 2)
-        both: list[Step] = [partial(self._both, one=one, two=two) for one, two in pairs]
-        return {decision.call: decision.candidate for decision in group}, [single, both]
-
-    def _both(
-        self, now: Changes, *, one: tuple[int, str], two: tuple[int, str]
-    ) -> Iterator[Changes]:
-        """Yields what layers take if two parts take something else, that come nearer together."""
-        for first in itertools.islice(self.steps(now, *one), _MOST_OF_PAIR):
-            yield from itertools.islice(self.steps(first, *two), _MOST_OF_PAIR)
+        steps: list[Step] = [partial(self.steps, at=at, name=name) for at, name in parts]
+        return {decision.call: decision.candidate for decision in group}, steps
 
     def parts(self, group: Sequence[Decision], reader: int) -> Iterator[tuple[int, str]]:
         """Yields what can take something else: a call, or one of its variables alone.
