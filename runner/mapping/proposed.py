@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from runner.mapping.candidates import Candidate, are_apart
+from runner.mapping.candidates import Candidate, are_apart, ways
 from runner.mapping.module_fitting import Taken
 from runner.mapping.source import RecordedCheckpoint, Variable
 
