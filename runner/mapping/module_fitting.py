@@ -14,7 +14,7 @@ from runner.mapping.layouts import Layout, Shape, decide, fits, outputs_first
 from runner.mapping.modules import BIAS, BIAS_2, RECURRENT, ROLES, WEIGHT, Leaf, Module
 from runner.rules.expressions import in_expression
 
-Matrix: TypeAlias = NDArray[Any]
+Array: TypeAlias = NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class ModuleFitter:
         self._shapes = {*matrices}
         self._fitting_layouts: dict[Shape, set[Layout | None]] = {}
 
-    def alone(self, variables: Sequence[Module], tensors: Sequence[Module]) -> Matrix:
+    def alone(self, variables: Sequence[Module], tensors: Sequence[Module]) -> Array:
         """Returns how many variables and tensors stay alone; infinite where modules do not fit."""
         matrix = np.full((len(variables), len(tensors)), np.inf)
         theirs = _kinds(tensors)
