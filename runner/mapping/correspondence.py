@@ -148,7 +148,7 @@ def correspond(
     if not ordered:
         names.sort(key=lambda name: _natural(spelled[name]))
     shaped = {name: shape for name, shape in variables.items() if shape}
-    mine = group(shaped, layers=layers, spelled=known)
+    mine = group(shaped, layers=layers, flattened=flattened, spelled=known)
     theirs = thirds(group({name: tensors[name] for name in names}, spelled=spelled), mine)
     fitter = ModuleFitter(mine, theirs, file_format)
     pairing, judgements = weigh_exchanges(assign(mine, theirs, fitter, ordered=ordered))
@@ -157,12 +157,6 @@ def correspond(
         for variable in pairing.fitting(row, column).by_variable:
             pairs[variable] = _pair(pairing, judgements[row], row, variable)
     pairs |= _positions(variables, tensors, pairs)
-    for variable, axes in (flattened or {}).items():
-        if variable in pairs and pairs[variable].taken.step == "linear":
-            step = f"linear | unflatten({', '.join(map(str, axes))})"
-            taken = replace(pairs[variable].taken, step=step)
-            reasons = (*pairs[variable].reasons, "behind a flatten")
-            pairs[variable] = replace(pairs[variable], taken=taken, reasons=reasons)
     constants = {
         variable: "ones()" if role == WEIGHT else "zeros()"
         for row, column in pairing.pairs.items()

@@ -10,10 +10,10 @@ from typing import Any
 from runner.mapping.candidates import Candidate, candidates, chosen, constant, named, ordered
 from runner.mapping.dataflow import LayerCall
 from runner.mapping.decision import Decision, Snapshot
-from runner.mapping.layouts import Shape
+from runner.mapping.layouts import Shape, Variable
 from runner.mapping.module_fitting import Taken
 from runner.mapping.modules import BIAS, ROLES
-from runner.mapping.source import RecordedCheckpoint, Variable
+from runner.mapping.source import RecordedCheckpoint
 
 # Stands for the model's outputs in the place of a call.
 OUTPUTS = -1

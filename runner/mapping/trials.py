@@ -18,7 +18,8 @@ from runner.mapping.candidates import Candidate
 from runner.mapping.cuts import Cut
 from runner.mapping.dataflow import LayerCall
 from runner.mapping.decision import AGREES
-from runner.mapping.source import RecordedCheckpoint, Variable
+from runner.mapping.layouts import Variable
+from runner.mapping.source import RecordedCheckpoint
 from runner.planning.comparison import Arrangement, arranged, arrangements, difference
 from runner.proof.feeding import array_of
 
