@@ -12,7 +12,8 @@ Names:
 - `layouts`: how a tensor fits a variable by its shape, and which layout a whole file has.
 - `modules`: variables and tensors in modules; `module_fitting`: which modules fit, and how.
 - `pairing`: the pairing of modules that words and order together support most.
-- `evidence`: what speaks for a pair, and what for its exchange; `orders`: the order of definition.
+- `evidence`: what words and places say of pairs of modules; `orders`: what numbers and the order of
+  definition say of exchanges.
 - `leftovers`: what variables without a tensor could be of the tensors that are left.
 - `certainty`: which pairs names propose, because every exchange costs evidence.
 - `correspondence`: `correspond`, the pairs and ambiguous sets of two lists of names.

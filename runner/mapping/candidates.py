@@ -9,14 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from runner.mapping.cuts import MOST_PARTS, Cut, cuts, listed
-from runner.mapping.layouts import Shape, fits
+from runner.mapping.cuts import MOST_PARTS, Cut, cuts
+from runner.mapping.layouts import Shape, Variable, ways
 from runner.mapping.module_fitting import Taken, fit_recurrent
 from runner.mapping.modules import BIAS, RECURRENT, ROLES, WEIGHT, Module, group
-from runner.mapping.source import RecordedCheckpoint, Variable
+from runner.mapping.source import RecordedCheckpoint
 
-# How many rows a table may have before the first one of the model, or behind the last.
-_MOST_ROWS = 8
 # How many combinations of parameters are tried.
 _MOST_COMBINATIONS = 400
 # In how many ways one module may be the variables of a call.
@@ -149,7 +147,7 @@ def _fused_of(
     whole[axis], whole[1 - axis] = sum(shape[axis] for shape in shapes), shapes[0][1 - axis]
     if BIAS in roles and math.prod(roles[BIAS].shape) != whole[axis]:
         return
-    for _, step in ways(roles[WEIGHT], tuple(whole)):
+    for _, step, _ in ways(roles[WEIGHT], tuple(whole)):
         # The outputs are first in the file and last in the model, or last in both.
         if step.startswith("linear") == (axis == 0):
             taken = {}
@@ -167,41 +165,6 @@ def _role(variable: Variable) -> str:
     return ROLES.get(variable.leaf, variable.leaf)
 
 
-def ways(variable: Variable, shape: Shape) -> list[tuple[str, str]]:
-    """Returns (cut, step) of the ways in which a tensor of a shape may be a variable."""
-    if variable.is_table:
-        return _rows(variable.shape, shape)
-    steps = [fit.step for fit in reversed(fits(variable.shape, shape))]
-    if variable.flattened and variable.leaf == "kernel" and "linear" in steps:
-        steps.insert(0, f"linear | unflatten({listed(variable.flattened)})")
-    if variable.layer.endswith("Transpose") and len(shape) == len(variable.shape) > 2:
-        # Flax and Haiku reverse the kernels of transposed convolutions.
-        window = range(len(shape) - 2)
-        turned = (*shape[:-2], *shape[:-3:-1])
-        order = listed((*window, len(shape) - 1, len(shape) - 2))
-        if shape == variable.shape:
-            steps.append(f"flip({listed(window)})")
-        if turned == variable.shape:
-            steps.append(f"flip({listed(window)}) | transpose({order})")
-    if len(shape) == len(variable.shape) == 3 and min(shape) > 1:
-        for axes in itertools.permutations(range(3)):
-            turned = tuple(shape[axis] for axis in axes)
-            known = axes == (0, 1, 2) or axes == (2, 1, 0)
-            if turned == variable.shape and not (known and steps):
-                steps.append(f"transpose({listed(axes)})")
-    return [("", step) for step in steps]
-
-
-def _rows(rows: Shape, shape: Shape) -> list[tuple[str, str]]:
-    """Returns the ways to a table; one may have more rows than the model before or behind."""
-    if math.prod(shape) == math.prod(rows):
-        return [("", "" if shape == rows else "reshape")] if shape[-1] == rows[-1] else []
-    if len(shape) != 2 or len(rows) != 2 or shape[1] != rows[1]:
-        return []
-    more = shape[0] - rows[0]
-    return [(f"[{more}:]", ""), (f"[:{rows[0]}]", "")] if 0 < more <= _MOST_ROWS else []
-
-
 def _of_module(variables: Sequence[Variable], module: Module) -> Iterator[Candidate]:
     """Yields the ways in which one module gives all variables their tensors."""
     free, options = dict(module.leaves), dict[str, list[Taken]]()
@@ -212,14 +175,14 @@ def _of_module(variables: Sequence[Variable], module: Module) -> Iterator[Candid
         if leaf is None:
             unnamed.append(variable)
             continue
-        taken = [Taken((leaf.name,), *way) for way in ways(variable, leaf.shape)]
+        taken = [Taken((leaf.name,), *way[:2]) for way in ways(variable, leaf.shape)]
         if not taken:
             return
         options[variable.name] = taken
         del free[_role(variable)]
     for variable in unnamed:
         taken = [
-            Taken((leaf.name,), *way)
+            Taken((leaf.name,), *way[:2])
             for leaf in free.values()
             for way in ways(variable, leaf.shape)
         ]
@@ -275,7 +238,7 @@ def _of_fused(variables: Sequence[Variable], module: Module) -> Iterator[Candida
         shapes = [kernel.shape, *(v.shape for v in biases)]
         for cut in cuts(whole, part, shapes if axis == 0 and len(shape) == 2 else ()):
             cut_shape = (*shape[:axis], part, *shape[axis + 1 :])
-            for inner, step in ways(kernel, cut_shape):
+            for inner, step, _ in ways(kernel, cut_shape):
                 taken = {kernel.name: Taken((weight.name,), cut.steps(shape, axis), step)}
                 if biases and bias:
                     end = "" if len(biases[0].shape) == 1 else "reshape"
@@ -303,7 +266,7 @@ def _of_weight_norm(
             if len(module.leaves) == 1 and leaf.shape == bias.shape
         ]
     for module, length, kernel in source.weight_norms:
-        steps = [step for cut, step in ways(roles[WEIGHT], kernel.shape) if not cut]
+        steps = [step for cut, step, _ in ways(roles[WEIGHT], kernel.shape) if not cut]
         for step, (taken, modules) in itertools.product(steps, biases):
             both = Taken((length.name, kernel.name), step=step, function="weight_norm")
             yield Candidate({roles[WEIGHT].name: both, **taken}, (module, *modules))
@@ -336,7 +299,10 @@ def _of_many(variables: Sequence[Variable], source: RecordedCheckpoint) -> list[
             (Taken((leaf.name,), *way), module.name)
             for module in source.modules
             for leaf in module.leaves.values()
-            for way in (*ways(variable, leaf.shape), *_blocks(variable, leaf.shape))
+            for way in (
+                *((way.cut, way.step) for way in ways(variable, leaf.shape)),
+                *_blocks(variable, leaf.shape),
+            )
         ]
         if missing := constant(variable):
             several.append((missing, None))
@@ -401,5 +367,5 @@ def _blocks(variable: Variable, shape: Shape) -> Iterator[tuple[str, str]]:
         if part * rest == math.prod(variable.shape) and 1 < part < whole and not whole % part:
             for number in range(whole // part):
                 cut = Cut(number * part, part).steps(shape, axis)
-                for _, step in ways(variable, (*shape[:axis], part, *shape[axis + 1 :])):
+                for _, step, _ in ways(variable, (*shape[:axis], part, *shape[axis + 1 :])):
                     yield cut, step

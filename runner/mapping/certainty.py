@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
-from runner.mapping.evidence import Exchanges
-from runner.mapping.orders import ORDER, Orders
+from runner.mapping.evidence import Places
+from runner.mapping.module_fitting import Array
+from runner.mapping.names import RELATIVE
+from runner.mapping.orders import Numbers, Orders
 from runner.mapping.pairing import Pairing
 
 ONLY = "only one fits"
+_MOST_ROUNDS = 12
 
 
 @dataclass(frozen=True)
@@ -34,131 +40,130 @@ def weigh_exchanges(pairing: Pairing) -> tuple[Pairing, dict[int, Judgement]]:
     Returns:
       The pairing with these exchanges, and index of a module of variables -> judgement.
     """
+    places, numbers = Places(pairing.variables, pairing.tensors), Numbers(pairing)
     orders: Orders | None = None
-    verdicts = [*_verdicts(pairing)]
+    exchanges = _weigh(pairing, places, numbers, orders)
     for _ in range(_MOST_ROUNDS):
-        pairs = _exchanged(pairing.pairs, verdicts)
+        pairs = exchanges.made(pairing.pairs)
         if pairs != pairing.pairs:
             pairing = replace(pairing, pairs=pairs)
-            verdicts = [*_verdicts(pairing)]
         elif orders is None:
-            doubtful = {*_doubts(verdicts)}
-            orders = Orders(pairing, [row for row in pairs if row not in doubtful])
+            orders = Orders(pairing, [row for row in pairs if row not in exchanges.doubtful_rows])
         else:
             break
-        if orders is not None:
-            verdicts = [_with_order(verdict, pairing, orders) for verdict in verdicts]
-    return pairing, _judgements(pairing, verdicts)
-
-
-_MOST_ROUNDS = 6
+        exchanges = _weigh(pairing, places, numbers, orders)
+    return pairing, exchanges.judgements(pairing)
 
 
 @dataclass(frozen=True)
-class _Verdict:
-    """The evidence for a pair as it is, and for its exchange with another one.
+class _Exchanges:
+    """The exchanges of tensors that shapes allow and that leave no more alone.
 
     Attributes:
-      row: a module of variables.
-      taker: the module with which it would exchange tensors; None if no other has `other`.
-      other: the module of tensors that it would take.
-      support: the kinds of evidence against the exchange.
-      opposed: the kinds of evidence for it.
+      rows: modules of variables.
+      takers: those with which they would exchange tensors; -1 where no module has `others`.
+      others: the modules of tensors that they would take.
+      evidence: kind -> positive where it speaks against an exchange, negative where for it.
     """
 
-    row: int
-    taker: int | None
-    other: int
-    support: Sequence[str]
-    opposed: Sequence[str]
+    rows: Array
+    takers: Array
+    others: Array
+    evidence: Mapping[str, Array]
+
+    def _says(self, sign: int) -> Array:
+        """Returns whether a kind of evidence speaks against each exchange (1), or for it (-1)."""
+        kinds = [np.zeros(len(self.rows)), *self.evidence.values()]
+        return np.asarray(np.max(np.multiply(kinds, sign), axis=0) > 0)
+
+    @cached_property
+    def _doubtful(self) -> Array:
+        return np.flatnonzero(self._says(-1) | ~self._says(1))
+
+    @cached_property
+    def doubtful_rows(self) -> set[int]:
+        """The modules of variables of which no evidence decides on an exchange."""
+        at = self._doubtful
+        return {*self.rows[at].tolist(), *self.takers[at].tolist()} - {-1}
+
+    def made(self, pairs: Mapping[int, int]) -> dict[int, int]:
+        """Returns the pairs after those that only evidence speaks for, one for each module."""
+        result, moved = dict(pairs), set[int]()
+        at = np.flatnonzero(self._says(-1) & ~self._says(1))
+        for row, taker, other in np.stack([self.rows, self.takers, self.others], 1)[at].tolist():
+            if moved.isdisjoint((row, taker)):
+                column = result.pop(row)
+                if taker >= 0:
+                    result[taker] = column
+                result[row] = other
+                moved |= {row, taker} - {-1}
+        return result
+
+    def judgements(self, pairing: Pairing) -> dict[int, Judgement]:
+        """Returns index of a module of variables -> judgement on its pair."""
+        rows, takers, others = (x[self._doubtful] for x in (self.rows, self.takers, self.others))
+        # Doubtful exchanges in a row: each member of such a set may take each tensor of it.
+        taken = takers >= 0
+        graph = coo_array(
+            (np.ones(taken.sum()), (rows[taken], takers[taken])),
+            shape=(len(pairing.variables), len(pairing.variables)),
+        )
+        sets = connected_components(graph, directed=False)[1].tolist()
+        columns: dict[int, set[int]] = defaultdict(set)
+        for row, other in zip(rows.tolist(), others.tolist(), strict=True):
+            columns[sets[row]] |= {pairing.pairs[row], other}
+        reasons: dict[int, list[str]] = defaultdict(list)
+        for kind, evidence in self.evidence.items():
+            at = evidence > 0
+            for row in {*self.rows[at].tolist(), *self.takers[at].tolist()}:
+                reasons[row].append(kind)
+        return {
+            row: Judgement(
+                tuple(reasons[row]) or (ONLY,),
+                tuple(
+                    column
+                    for column in sorted(columns[sets[row]] if row in self.doubtful_rows else ())
+                    if np.isfinite(pairing.alone[row, column])
+                ),
+            )
+            for row in pairing.pairs
+        }
 
 
-def _exchanged(pairs: Mapping[int, int], verdicts: Sequence[_Verdict]) -> dict[int, int]:
-    """Returns the pairs after the exchanges that only evidence speaks for, one for each module."""
-    result, moved = dict(pairs), set[int | None]()
-    for verdict in verdicts:
-        row, taker = verdict.row, verdict.taker
-        if verdict.support or not verdict.opposed or not moved.isdisjoint((row, taker)):
-            continue
-        column = result.pop(row)
-        if taker is not None:
-            result[taker] = column
-        result[row] = verdict.other
-        moved |= {row, taker} - {None}
-    return result
-
-
-def _verdicts(pairing: Pairing) -> Iterator[_Verdict]:
-    """Yields the verdict on every exchange that shapes allow and that leaves no more alone."""
-    exchanges, alone = Exchanges(pairing), pairing.alone
+def _weigh(pairing: Pairing, places: Places, numbers: Numbers, orders: Orders | None) -> _Exchanges:
+    """Weighs what the names say of all exchanges."""
+    alone, pairs = pairing.alone, pairing.pairs
     columns_of = np.full(len(pairing.variables), -1)
     takers_of = np.full(len(pairing.tensors), -1)
-    for row, column in pairing.pairs.items():
+    for row, column in pairs.items():
         columns_of[row], takers_of[column] = column, row
     rows, others = np.nonzero(np.isfinite(alone))
     columns, takers = columns_of[rows], takers_of[others]
-    is_taken = takers >= 0
-    now = alone[rows, columns] + np.where(is_taken, alone[takers, others], 0)
-    then = alone[rows, others] + np.where(is_taken, alone[takers, columns], 0)
-    allowed = (columns >= 0) & (columns != others) & (then <= now) & ~(is_taken & (takers < rows))
-    at = np.flatnonzero(allowed)
-    for row, taker, column, other in np.stack([rows, takers, columns, others], 1)[at].tolist():
-        rival = None if taker < 0 else taker
-        yield _Verdict(row, rival, other, *exchanges.evidence(row, rival, column, other))
+    taken = takers >= 0
+    now = alone[rows, columns] + np.where(taken, alone[takers, others], 0)
+    then = alone[rows, others] + np.where(taken, alone[takers, columns], 0)
+    allowed = (columns >= 0) & (columns != others) & (then <= now) & ~(taken & (takers < rows))
+    rows, takers, columns, others, taken = (
+        x[allowed] for x in (rows, takers, columns, others, taken)
+    )
 
+    def change(evidence: Array) -> Array:
+        """Returns how much an exchange changes evidence for the worse."""
+        before = evidence[rows, columns] + np.where(taken, evidence[takers, others], 0)
+        after = evidence[rows, others] + np.where(taken, evidence[takers, columns], 0)
+        return np.asarray(before - after)
 
-def _with_order(verdict: _Verdict, pairing: Pairing, orders: Orders) -> _Verdict:
-    """Adds what the orders of definition say of an exchange."""
-    if verdict.taker is None:
-        return verdict
-    pair = verdict.row, pairing.pairs[verdict.row]
-    order = orders.verdict(pair, (verdict.taker, verdict.other))
-    if order > 0:
-        return replace(verdict, support=[*verdict.support, ORDER])
-    return replace(verdict, opposed=[*verdict.opposed, ORDER]) if order else verdict
-
-
-def _doubts(verdicts: Sequence[_Verdict]) -> dict[int, set[int]]:
-    """Returns row -> the rows (as `~row`) and free columns with which exchanges are doubtful."""
-    doubts: dict[int, set[int]] = defaultdict(set)
-    for verdict in verdicts:
-        if verdict.opposed or not verdict.support:
-            if verdict.taker is None:
-                doubts[verdict.row].add(verdict.other)
-            else:
-                doubts[verdict.row].add(~verdict.taker)
-                doubts[verdict.taker].add(~verdict.row)
-    return doubts
-
-
-def _judgements(pairing: Pairing, verdicts: Sequence[_Verdict]) -> dict[int, Judgement]:
-    reasons: dict[int, dict[str, None]] = defaultdict(dict)
-    for verdict in verdicts:
-        for index in (verdict.row, verdict.taker):
-            if index is not None:
-                reasons[index] |= dict.fromkeys(verdict.support)
-    candidates = _sets(pairing, _doubts(verdicts))
-    return {
-        row: Judgement(tuple(reasons[row]) or (ONLY,), candidates.get(row, ()))
-        for row in pairing.pairs
+    # `input_norm` and `post_attention_norm`: such words mislead.
+    mine, theirs = (
+        np.array([module.is_vector and bool(module.words & RELATIVE) for module in side], bool)
+        for side in (pairing.variables, pairing.tensors)
+    )
+    misleads = mine[rows] | theirs[columns] | (taken & (mine[takers] | theirs[others]))
+    evidence = {
+        "words": ~misleads * change(pairing.words.shared(pairs)),
+        "structure": taken * change(places.linked(pairs)),
+        "numbers": taken * numbers.signs(rows, takers, columns, others),
     }
-
-
-def _sets(pairing: Pairing, doubts: dict[int, set[int]]) -> dict[int, tuple[int, ...]]:
-    """Joins the doubtful exchanges into sets; each member may be each tensor of its set."""
-    candidates: dict[int, tuple[int, ...]] = {}
-    pending = {*doubts}
-    while pending:
-        members, front = set[int](), [pending.pop()]
-        free: set[int] = set()
-        while front:
-            row = front.pop()
-            members.add(row)
-            free |= {other for other in doubts[row] if other >= 0}
-            front += [~other for other in doubts[row] if other < 0 and ~other not in members]
-        pending -= members
-        columns = sorted(free | {pairing.pairs[row] for row in members})
-        for row in members:
-            fits = np.isfinite(pairing.alone[row, columns])
-            candidates[row] = tuple(np.array(columns)[fits].tolist())
-    return candidates
+    if orders is not None:
+        evidence["order"] = taken * orders.signs(rows, takers, columns, others)
+    return _Exchanges(rows, takers, others, evidence)

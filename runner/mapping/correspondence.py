@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -15,7 +14,7 @@ from runner.mapping.names import hinted, tokens
 from runner.mapping.pairing import Pairing, assign
 from runner.mapping.weights import Unread, is_slot
 
-BESIDE, LEFT = "the bias nearest to its kernel", "nothing else is left"
+BESIDE = "the bias nearest to its kernel"
 
 
 @dataclass(frozen=True)
@@ -149,7 +148,7 @@ def correspond(
     if not ordered:
         names.sort(key=lambda name: _natural(spelled[name]))
     shaped = {name: shape for name, shape in variables.items() if shape}
-    mine = group(shaped, layers=layers, spelled=known)
+    mine = group(shaped, layers=layers, flattened=flattened, spelled=known)
     theirs = thirds(group({name: tensors[name] for name in names}, spelled=spelled), mine)
     fitter = ModuleFitter(mine, theirs, file_format)
     pairing, judgements = weigh_exchanges(assign(mine, theirs, fitter, ordered=ordered))
@@ -158,19 +157,12 @@ def correspond(
         for variable in pairing.fitting(row, column).by_variable:
             pairs[variable] = _pair(pairing, judgements[row], row, variable)
     pairs |= _positions(variables, tensors, pairs)
-    for variable, axes in (flattened or {}).items():
-        if variable in pairs and pairs[variable].taken.step == "linear":
-            step = f"linear | unflatten({', '.join(map(str, axes))})"
-            taken = replace(pairs[variable].taken, step=step)
-            reasons = (*pairs[variable].reasons, "behind a flatten")
-            pairs[variable] = replace(pairs[variable], taken=taken, reasons=reasons)
     constants = {
         variable: "ones()" if role == WEIGHT else "zeros()"
         for row, column in pairing.pairs.items()
         if row in judgements and not judgements[row].candidates
         for role, variable in _lacking(mine[row], pairing.fitting(row, column))
     }
-    pairs = _eliminated(pairs)
     lacking = {name for name in variables if name not in pairs}
     taken_by = {name: _names(pair) for name, pair in pairs.items()}
     beside, options = leftovers(
@@ -191,35 +183,6 @@ def correspond(
 def _names(pair: Pair) -> tuple[str, ...]:
     """Returns the tensors that a variable takes or may take."""
     return tuple(name for taken in pair.candidates or (pair.taken,) for name in taken.tensors)
-
-
-def _eliminated(pairs: Mapping[str, Pair]) -> dict[str, Pair]:
-    """Decides on variables for which those that are certain leave one tensor, and no rival."""
-    result = {**pairs}
-    while True:
-        used = {(n, p.taken.cut) for p in result.values() if p.is_certain for n in p.taken.tensors}
-        open_ = {
-            name: [
-                option
-                for option in pair.candidates
-                if not any((tensor, option.cut) in used for tensor in option.tensors)
-            ]
-            for name, pair in result.items()
-            if not pair.is_certain
-        }
-        wanted = Counter(
-            (option.tensors, option.cut) for options in open_.values() for option in options
-        )
-        only = {
-            name: options[0]
-            for name, options in open_.items()
-            if len(options) == 1 == wanted[options[0].tensors, options[0].cut]
-        }
-        if not only:
-            return result
-        for name, taken in only.items():
-            reasons = (*pairs[name].reasons, LEFT)
-            result[name] = Pair(name, taken, reasons)
 
 
 def _lacking(module: Module, fitting: Fitting) -> list[tuple[str, str]]:

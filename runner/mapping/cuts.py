@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.mapping.layouts import Shape
+from runner.mapping.layouts import Shape, listed
 
 # How many parts a fused tensor may have, and how many heads a matrix whose shape does not tell.
 MOST_PARTS, _MOST_HEADS = 8, 64
@@ -89,8 +89,3 @@ def cuts(whole: int, part: int, shapes: Sequence[Shape]) -> list[Cut]:
 def _divisors(part: int) -> list[int]:
     """Returns the numbers of heads that a matrix may have."""
     return [heads for heads in range(2, _MOST_HEADS + 1) if part % heads == 0 and heads < part]
-
-
-def listed(numbers: Sequence[int]) -> str:
-    """Returns numbers as steps have them."""
-    return ", ".join(map(str, numbers))

@@ -11,11 +11,11 @@ from runner.mapping.candidates import Candidate, candidates, constant
 from runner.mapping.correspondence import Correspondence
 from runner.mapping.dataflow import LayerCall
 from runner.mapping.decision import Decision
-from runner.mapping.layouts import Shape
+from runner.mapping.layouts import Shape, Variable
 from runner.mapping.module_fitting import Taken
 from runner.mapping.modules import BIAS, ROLES
 from runner.mapping.proposed import chosen, named, ordered
-from runner.mapping.source import RecordedCheckpoint, Variable
+from runner.mapping.source import RecordedCheckpoint
 
 # Stands for the model's outputs in the place of a call.
 OUTPUTS = -1

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from runner.mapping.layouts import fits
+from runner.mapping.layouts import ways
 from runner.mapping.module_fitting import Taken
 from runner.mapping.modules import BIAS, RECURRENT, ROLES, WEIGHT, Leaf, Module
 from runner.mapping.names import tokens
@@ -69,9 +69,9 @@ def _roles(module: Module) -> Iterator[tuple[Leaf, str]]:
 def _fitting(variable: Leaf, role: str, free: Sequence[tuple[Leaf, str]]) -> Iterator[Taken]:
     for tensor, other in free:
         is_other = other and role in _KNOWN and role != other
-        ways = () if is_other else fits(variable.shape, tensor.shape)
-        if ways:
-            yield Taken((tensor.name,), step=ways[0].step)
+        some = [] if is_other else [w for w in ways(variable, tensor.shape) if not w.cut]
+        if some:
+            yield Taken((tensor.name,), step=some[-1].step)
 
 
 def _nearest(kernel: str, options: Sequence[Taken]) -> tuple[Taken, ...]:

@@ -10,11 +10,11 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.mapping.layouts import Layout, Shape, decide, fits, outputs_first
+from runner.mapping.layouts import Layout, Shape, decide, fits, outputs_first, ways
 from runner.mapping.modules import BIAS, BIAS_2, RECURRENT, ROLES, WEIGHT, Leaf, Module
 from runner.rules.expressions import in_expression
 
-Matrix: TypeAlias = NDArray[Any]
+Array: TypeAlias = NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class ModuleFitter:
         self._shapes = {*matrices}
         self._fitting_layouts: dict[Shape, set[Layout | None]] = {}
 
-    def alone(self, variables: Sequence[Module], tensors: Sequence[Module]) -> Matrix:
+    def alone(self, variables: Sequence[Module], tensors: Sequence[Module]) -> Array:
         """Returns how many variables and tensors stay alone; infinite where modules do not fit."""
         matrix = np.full((len(variables), len(tensors)), np.inf)
         theirs = _kinds(tensors)
@@ -114,20 +114,17 @@ class ModuleFitter:
         taken: dict[str, Taken] = {}
         lacking, unnamed = [], []
         for role, leaf in variables.leaves.items():
-            tensor = free.get(role)
-            step = None if tensor is None else self.step(leaf, tensor)
-            if tensor is None:
+            if role not in free:
                 unnamed.append((role, leaf))
-            elif step is None:
+            elif (one := self.take(leaf, free.pop(role))) is None:
                 return None
             else:
-                del free[role]
-                taken[leaf.name] = Taken((tensor.name,), tensor.cut, step)
+                taken[leaf.name] = one
         for role, leaf in unnamed:
             options = {
-                tensor.name: Taken((tensor.name,), tensor.cut, step)
+                tensor.name: one
                 for other, tensor in free.items()
-                if other not in ROLES.values() and (step := self.step(leaf, tensor)) is not None
+                if other not in ROLES.values() and (one := self.take(leaf, tensor)) is not None
             }
             if options:
                 guesses = {*options} - {name for leaf in taken.values() for name in leaf.tensors}
@@ -146,20 +143,18 @@ class ModuleFitter:
             return None
         return Fitting(taken, tuple(lacking), len(extra))
 
-    def step(self, variable: Leaf, tensor: Leaf) -> str | None:
-        """Returns the steps that bring a tensor to a variable, None if there are none."""
-        ways = {way.layout: way.step for way in fits(variable.shape, tensor.shape)}
-        if None in ways or len(variable.shape) < 2:
-            return next(iter(ways.values()), None)
-        embedding = is_embedding(variable)
-        wanted = Layout.SAME if embedding else self.layout
-        if wanted in ways:
-            return ways[wanted]
-        if wanted is None:
-            return ways.get(self._default, next(iter(ways.values()), None))
-        if not embedding and wanted in self._layouts(variable.shape):
-            return None
-        return next(iter(ways.values()), None)
+    def take(self, variable: Leaf, tensor: Leaf) -> Taken | None:
+        """Returns how a variable takes a tensor in the layout of the file, None if it cannot."""
+        layouts: dict[Layout | None, Taken] = {}
+        for way in ways(variable, tensor.shape):
+            if not way.cut and way.layout is not Layout.OTHER:
+                layouts.setdefault(way.layout, Taken((tensor.name,), tensor.cut, way.step))
+        any_ = next(iter(layouts.values()), None)
+        if variable.is_table or None in layouts or len(variable.shape) < 2:
+            return any_
+        if self.layout in layouts or self.layout is None:
+            return layouts.get(self.layout or self._default, any_)
+        return None if self.layout in self._layouts(variable.shape) else any_
 
     def _layouts(self, shape: Shape) -> set[Layout | None]:
         """Returns the layouts in which tensors of the file fit a shape."""
@@ -173,14 +168,9 @@ class ModuleFitter:
 def is_only(variables: Module, tensors: Module, name: str) -> bool:
     """Whether shapes leave one way to give a variable one of a module's tensors."""
     leaf = next(leaf for leaf in variables.leaves.values() if leaf.name == name)
-    if is_embedding(leaf):
+    if leaf.is_table:
         return True
     return sum(len(fits(leaf.shape, tensor.shape)) for tensor in tensors.leaves.values()) == 1
-
-
-def is_embedding(leaf: Leaf) -> bool:
-    """Returns whether a variable is a table of rows, which no framework transposes."""
-    return "embedding" in leaf.word or leaf.layer.endswith("Embedding")
 
 
 def _kinds(modules: Sequence[Module]) -> list[list[int]]:
@@ -188,15 +178,13 @@ def _kinds(modules: Sequence[Module]) -> list[list[int]]:
     kinds: dict[object, list[int]] = defaultdict(list)
     for index, module in enumerate(modules):
         leaves = module.leaves.items()
-        kind = [(role, x.shape, is_embedding(x)) for role, x in leaves]
+        kind = [(role, x.shape, x.is_table) for role, x in leaves]
         kinds[tuple(kind)].append(index)
     return [*kinds.values()]
 
 
 def _kernels(module: Module) -> list[Leaf]:
-    return [
-        leaf for leaf in module.leaves.values() if len(leaf.shape) > 1 and not is_embedding(leaf)
-    ]
+    return [leaf for leaf in module.leaves.values() if len(leaf.shape) > 1 and not leaf.is_table]
 
 
 def _orientation(module: Module) -> int:

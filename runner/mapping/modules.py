@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from runner.mapping.layouts import Shape
+from runner.mapping.layouts import Shape, Variable
 from runner.mapping.names import Token, tokens
 from runner.proof.source_modules import of_module
 
@@ -32,22 +32,16 @@ _PROJECTIONS = ("query", "key", "value")
 
 
 @dataclass(frozen=True)
-class Leaf:
+class Leaf(Variable):
     """A variable or a tensor, as part of a module.
 
     Attributes:
-      name: its whole name.
-      shape: its dimensions; of a part of a fused tensor, the part's.
       word: the end of its name, behind the module's.
-      cut: the step that takes a part of a fused tensor; empty for a whole one.
-      layer: the class of the Keras layer that holds a variable, if known.
+      cut: the step that takes a part of a fused tensor, whose shape it has; empty for a whole one.
     """
 
-    name: str
-    shape: Shape
-    word: str
+    word: str = ""
     cut: str = ""
-    layer: str = ""
 
 
 @dataclass(frozen=True)
@@ -86,6 +80,7 @@ def group(
     leaves: Mapping[str, Shape],
     *,
     layers: Mapping[str, str] | None = None,
+    flattened: Mapping[str, Shape] | None = None,
     spelled: Mapping[str, str] | None = None,
 ) -> list[Module]:
     """Puts variables or tensors into modules by the beginnings of their names.
@@ -93,9 +88,10 @@ def group(
     Args:
       leaves: name -> shape.
       layers: variable -> class of its Keras layer, if known.
+      flattened: variable -> see `Variable.flattened`.
       spelled: name -> the name with the words of hints.
     """
-    layers, spelled = layers or {}, spelled or {}
+    layers, flattened, spelled = layers or {}, flattened or {}, spelled or {}
     cut = {name: _cut(of_module(spelled.get(name, name))) for name in leaves}
     common = Counter(word for _, word in cut.values())
     members: dict[str, list[Leaf]] = defaultdict(list)
@@ -113,7 +109,9 @@ def group(
                 beginning, word = f"{beginning}lora_{adapter[1]}/", "weight"
             elif head and (last in _ENDS or common[last] > 1) and word not in ROLES:
                 beginning, word = f"{beginning}{head}", last
-        members[beginning].append(Leaf(name, shape, word, layer=layers.get(name, "")))
+        layer, channels = layers.get(name, ""), flattened.get(name, ())
+        leaf = Leaf(name, shape, layer=layer, flattened=channels, word=word)
+        members[beginning].append(leaf)
     roles = _roles(members.values())
     modules: list[Module] = []
     for beginning, parts in _apart(members, roles):

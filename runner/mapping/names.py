@@ -13,7 +13,7 @@ Token: TypeAlias = "str | int"
 _TOKEN = re.compile(r"\d+|[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 # A single letter behind a number counts, as in `block2a`, and so do a to d alone.
 _COUNTING = re.compile(r"(?<=\d)[a-z](?![a-zA-Z])|(?<![a-zA-Z])[a-dAB](?![a-zA-Z])")
-_ORDINALS = {"first": 1, "second": 2, "third": 3, "fourth": 4}
+_ORDINALS = {"first": 1, "second": 2, "third": 3, "fourth": 4, "before": 1, "after": 2}
 
 # Phrases that several writers spell in several ways -> one spelling, before names are cut.
 _PHRASES = tuple(
@@ -63,19 +63,9 @@ _SYNONYMS = {
     for words in [group.split()]
     for word in words
 }
-# Words of kinds of layers, which shapes tell as well.
-KINDS = frozenset({"dense", "conv", "norm", "block"})
 # Words that place a module beside another one: `post_attention_norm` may be the norm behind
 # attention, or the one before what follows it.
 RELATIVE = frozenset({"pre", "post"})
-# The order of parts in a block, as their words tell it.
-STAGES = {
-    **dict.fromkeys(("input", "pre", "before"), 0),
-    "attention": 1,
-    "mlp": 2,
-    "output": 3,
-    **dict.fromkeys(("post", "after"), 4),
-}
 
 
 def tokens(name: str) -> tuple[Token, ...]:

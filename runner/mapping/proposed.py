@@ -6,9 +6,10 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from runner.mapping.candidates import Candidate, are_apart, ways
+from runner.mapping.candidates import Candidate, are_apart
+from runner.mapping.layouts import Variable, ways
 from runner.mapping.module_fitting import Taken
-from runner.mapping.source import RecordedCheckpoint, Variable
+from runner.mapping.source import RecordedCheckpoint
 
 # How many combinations of what names leave open are tried.
 _MOST_COMBINATIONS = 400
@@ -67,7 +68,7 @@ def _laid_out(
     The file's layout is that of its layers, and shapes do not tell.
     """
     steps = {
-        variable.name: [step for cut, step in ways(variable, source.tensors[taken.tensors[0]])]
+        variable.name: [step for cut, step, _ in ways(variable, source.tensors[taken.tensors[0]])]
         for variable in variables
         for taken in [candidate.taken[variable.name]]
         if len(taken.tensors) == 1 and not taken.cut

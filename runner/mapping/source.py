@@ -6,14 +6,13 @@ import itertools
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from runner.checkpoints.reader import CheckpointReader
-from runner.mapping.layouts import Shape
+from runner.mapping.layouts import Shape, Variable
 from runner.mapping.module_fitting import Taken
 from runner.mapping.modules import Leaf, Module, group
 from runner.proof.reference import Recent, Reference
@@ -26,35 +25,6 @@ from runner.rules.target import ConvertedVariable
 
 # One layer and direction of a recurrent network, whose module in PyTorch holds them all.
 _RECURRENT = re.compile(r"(.*?)[./]?l(\d+)_(?:forward|backward)")
-
-
-@dataclass(frozen=True)
-class Variable:
-    """A variable, as its candidates depend on it.
-
-    Attributes:
-      name: its name.
-      shape: its dimensions.
-      layer: the class of its Keras layer, if known.
-      axes: see `ConvertedVariable.axes`.
-      flattened: (channels, height, width) of the map whose flattened values it reads; or empty.
-    """
-
-    name: str
-    shape: Shape
-    layer: str = ""
-    axes: tuple[int, ...] = ()
-    flattened: Shape = ()
-
-    @property
-    def leaf(self) -> str:
-        """The end of its name."""
-        return self.name.rpartition("/")[2]
-
-    @property
-    def is_table(self) -> bool:
-        """Whether it is a table of rows, which no framework transposes."""
-        return "embedding" in self.leaf or self.layer.endswith("Embedding")
 
 
 class RecordedCheckpoint:

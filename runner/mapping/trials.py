@@ -18,8 +18,9 @@ from runner.mapping.candidates import Candidate
 from runner.mapping.cuts import Cut
 from runner.mapping.dataflow import LayerCall
 from runner.mapping.decision import AGREES
+from runner.mapping.layouts import Variable
 from runner.mapping.module_fitting import Taken
-from runner.mapping.source import RecordedCheckpoint, Variable
+from runner.mapping.source import RecordedCheckpoint
 from runner.planning.comparison import Arrangement, arranged, arrangements, difference
 from runner.proof.feeding import array_of
 

@@ -14,8 +14,8 @@ from runner.mapping.correspondence import Computed, Correspondence, Pair
 from runner.mapping.dataflow import trace
 from runner.mapping.decision import Decision
 from runner.mapping.decisions import Decisions
-from runner.mapping.layouts import Shape
-from runner.mapping.source import RecordedCheckpoint, Variable
+from runner.mapping.layouts import Shape, Variable
+from runner.mapping.source import RecordedCheckpoint
 from runner.mapping.trials import Trials
 from runner.mapping.walk import Walk
 from runner.planning.comparison import compare
