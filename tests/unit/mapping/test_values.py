@@ -436,10 +436,10 @@ class Attention(layers.Layer):
         return keras.ops.softmax(scores) @ (x @ self.value) @ self.output_kernel
 
 
-def attending() -> keras.Model:
+def attending(epsilon: float = 1e-5) -> keras.Model:
     x = keras.Input((5, 6))
     y = layers.Dense(6, name="stem")(x)
-    y = layers.LayerNormalization(epsilon=1e-5, name="norm")(y + Attention(name="attention")(y))
+    y = layers.LayerNormalization(epsilon=epsilon, name="norm")(y + Attention(name="attention")(y))
     return keras.Model(x, layers.Dense(3, name="head")(y))
 
 

@@ -19,6 +19,7 @@ from tests.unit.mapping.test_values import (
     Arrays,
     Scale,
     assert_decided,
+    attending,
     attention,
     recorded,
     written,
@@ -318,3 +319,60 @@ def test_reversed_kernels_of_transposed_convolutions_are_found(
         kernel = values[f"{name}/kernel"][::-1, ::-1]
         tensors[f"params/{name}/kernel"] = kernel.swapaxes(2, 3) if is_turned else kernel
     assert_decided(upsampled(), written(tmp_path, tensors, recorded(model, x)))
+
+
+def fused() -> keras.Model:
+    """Attention of two heads whose query, key and value are one layer."""
+    x = keras.Input((5, 6))
+    parts = keras.ops.split(layers.Dense(18, name="qkv")(x), 3, -1)
+    q, k, v = (keras.ops.transpose(layers.Reshape((5, 2, 3))(p), (0, 2, 1, 3)) for p in parts)
+    heads = keras.ops.softmax(q @ keras.ops.transpose(k, (0, 1, 3, 2))) @ v
+    joined = layers.Reshape((5, 6))(keras.ops.transpose(heads, (0, 2, 1, 3)))
+    return keras.Model(x, layers.Dense(4, name="o")(joined))
+
+
+@pytest.mark.parametrize("is_turned", [True, False])
+@pytest.mark.parametrize("names", [("q", "k", "v"), ("m2", "m0", "m1")])
+def test_modules_that_a_layer_of_the_model_fuses_are_found(
+    names: tuple[str, ...], is_turned: bool, tmp_path: Path
+) -> None:
+    """Outputs are first in the file, as PyTorch's, or last, as JAX's."""
+    model, values = with_values(fused)
+    x = np.random.default_rng(0).normal(size=(4, 5, 6)).astype(np.float32)
+    reference = recorded(model, x)
+    parts = zip(
+        names,
+        np.split(values["qkv/kernel"], 3, 1),
+        np.split(values["qkv/bias"], 3),
+        np.split(reference.pop("activations/qkv"), 3, -1),
+        strict=True,
+    )
+    tensors = {"o.weight": values["o/kernel"], "o.bias": values["o/bias"]}
+    for name, kernel, bias, record in sorted(parts):
+        tensors |= {f"{name}.weight": kernel, f"{name}.bias": bias}
+        reference[f"activations/{name}"] = record
+    tensors = {name: value.T if is_turned else value for name, value in tensors.items()}
+    assert_decided(fused(), written(tmp_path, tensors, reference))
+
+
+def test_a_layer_that_differs_itself_decides_on_what_is_before_it(tmp_path: Path) -> None:
+    """Its epsilon is another one, and the names of two parameters are exchanged."""
+    model, values = with_values(attending)
+    x = np.random.default_rng(0).normal(size=(4, 5, 6)).astype(np.float32)
+    names = {"query": "wo", "key": "wk", "value": "wv", "output_kernel": "wq"}
+    tensors = {}
+    for path, value in values.items():
+        layer, leaf = path.split("/")
+        end = {"kernel": "weight", "gamma": "weight", "beta": "bias"}.get(leaf, leaf)
+        tensors[f"{layer}.{names.get(leaf, end)}"] = value.T if leaf == "kernel" else value
+    files = written(tmp_path, tensors, recorded(model, x))
+    proposal = runner.propose(attending(epsilon=1e-3), files[0], reference=files[1])
+    assert [*proposal.plan.problems] == []
+    (correspondence,) = proposal.correspondences.values()
+    assert correspondence.undecided == ()
+    taken = {name: pair.taken.tensors for name, pair in correspondence.pairs.items()}
+    assert taken["attention/query"] == ("attention.wo",)
+    assert taken["attention/output_kernel"] == ("attention.wq",)
+    assert proposal.proof is not None
+    assert not proposal.proof.agrees
+    assert "first layer that differs: norm" in "\n".join(proposal.proof.lines())
