@@ -69,6 +69,7 @@ class Proof:
       outputs: the outputs, compared.
       layers: the layers that have a module in the reference, in the order of the model.
       modules: how many modules the reference has.
+      compared: how many of these were compared with layers.
       findings: differences between the source and the first layer that differs, in words; where
         the proof holds, settings that do not change outputs, such as momentum.
     """
@@ -81,6 +82,7 @@ class Proof:
     outputs: tuple[Comparison, ...]
     layers: tuple[Comparison, ...]
     modules: int
+    compared: int
     findings: tuple[str, ...] = ()
 
     @property
@@ -104,7 +106,7 @@ class Proof:
         verdict = "agrees" if self.agrees else "differs"
         parts = [f"{_named('output', c.layer or c.module)} {c}" for c in self.outputs]
         parts.append(f"tolerance {self.tolerance:g} ({self.dtype})")
-        parts.append(f"{len(self.layers)} of {plural(self.modules, 'module')} compared")
+        parts.append(f"{self.compared} of {plural(self.modules, 'module')} compared")
         lines = [f"{_named('proof', self.scaffold)}: {self.reference} {verdict}: "]
         lines[0] += "; ".join(parts)
         if first := self.first_difference:

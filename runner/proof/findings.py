@@ -13,6 +13,7 @@ import numpy as np
 
 from runner.checkpoints import files
 from runner.console import plural
+from runner.planning.comparison import Comparison
 from runner.planning.plan import Assignment, RestorationPlan
 
 _CONFIG = "config.json"
@@ -106,6 +107,20 @@ def common_settings(lines: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
     """Returns each of the layers' lines once, with the number of layers."""
     counts = Counter(line for some in lines.values() for line in some)
     return tuple(f"{line} ({plural(count, 'layer')})" for line, count in counts.items())
+
+
+def further_causes(guilty: Sequence[Comparison]) -> Iterator[str]:
+    """Yields a line for each cause behind the first one, of two exchanged layers for one of them.
+
+    Args:
+      guilty: the layers with wrong tensors, in the order of the proof.
+    """
+    named = list[str]()
+    for one in guilty:
+        if not any(one.note.startswith(f"exchanged with {path}:") for path in named):
+            if named:
+                yield f"further cause: {one.layer} ({one.module}): {one}"
+            named.append(one.layer)
 
 
 def unproven(layers: Sequence[str]) -> Iterator[str]:
