@@ -72,6 +72,7 @@ class Proof:
       compared: how many of these were compared with layers.
       findings: differences between the source and the first layer that differs, in words; where
         the proof holds, settings that do not change outputs, such as momentum.
+      contradiction: why the checkpoint and the reference do not belong together, if that is why.
     """
 
     reference: str
@@ -84,6 +85,7 @@ class Proof:
     modules: int
     compared: int
     findings: tuple[str, ...] = ()
+    contradiction: str = ""
 
     @property
     def agrees(self) -> bool:
@@ -113,6 +115,9 @@ class Proof:
             lines.append(f"  first layer that differs: {first.layer} ({first.module}): {first}")
         elif not self.agrees:
             lines.append(f"  {self._without_layer()}")
+        if self.contradiction:
+            what = self.contradiction
+            lines.append(f"  the checkpoint and the reference do not belong together: {what}")
         return lines + [f"  {finding}" for finding in self.findings]
 
     def problem(self) -> Problem:
@@ -120,10 +125,13 @@ class Proof:
         key = f"scaffolds.{self.scaffold}.proof" if self.scaffold else "proof"
         state, *cause = self.lines()
         rules = "the rules of this layer" if self.first_difference else "its rules"
+        remedy = f"correct the model or {rules}"
+        if self.contradiction:
+            remedy = "record the reference of this checkpoint, or take the checkpoint that it is of"
         return Problem(
             f"{key} fails: {state.partition(': ')[2]}",
             "; ".join(line.strip() for line in cause),
-            f"correct the model or {rules}",
+            remedy,
         )
 
     def document(self) -> dict[str, Any]:

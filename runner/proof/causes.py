@@ -22,14 +22,14 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from runner.planning.comparison import NOT_FINITE, Comparison, difference
-from runner.proof.feeding import array_of
+from runner.proof.feeding import Values, array_of
+from runner.proof.local_comparison import LocalComparison
 
 # A change that brings a reader ten times closer is right; below that, differences are roundings.
 _MARGIN = 10.0
 # Where no change is right, these are tried with another one, of these.
 _FIRST, _SECOND = 10, 12
-
-Values = Sequence[tuple[Any, NDArray[Any]]]
+_EXCHANGED = "exchanged with"
 
 
 @dataclass(frozen=True)
@@ -172,11 +172,13 @@ class Compared:
     Attributes:
       outputs: its outputs.
       layers: its layers.
+      local: has compared the layers.
       readers: what differs or might be closer, in the order of the layers.
     """
 
     outputs: Sequence[Comparison]
     layers: Sequence[Comparison]
+    local: LocalComparison
     readers: Sequence[Reader]
 
     def differing(self) -> set[tuple[str, str]]:
@@ -193,6 +195,7 @@ class Causes:
       found: what differed, and the change that made it agree.
       unproven: the layers that reach the first difference without a cause, if there is one. Behind
         it, no cause is sought.
+      contradiction: a layer of which checkpoint and reference contradict each other, or nothing.
     """
 
     def __init__(self, compare: Callable[[], Compared]) -> None:
@@ -203,6 +206,7 @@ class Causes:
         """
         self.found: list[tuple[Comparison, Change]] = []
         self.unproven: list[str] = []
+        self.contradiction = ""
         self._compare = compare
         self._now = self.before = compare()
         self._values: list[tuple[Any, NDArray[Any]]] = []
@@ -249,6 +253,9 @@ class Causes:
                 self.found.append((of, change))
             elif not of.agrees:
                 self.unproven = reaching
+                if other := self._now.local.other_module(of):
+                    what = f"{of.layer} computes what {other} did, with the tensors of {of.module}"
+                    self.contradiction = what
                 return
             # What may still differ has its cause; the rest agrees, and is a reader no more.
             if change is None or of.agrees or not change.values:
@@ -273,6 +280,11 @@ class Causes:
             return False
         self._now = now
         self._values += before
+        # By rules that exchange them, such a layer would now agree with the other one's module.
+        named = {one.layer for one in now.layers if now.local.has_named_tensors(one)}
+        for path, what in change.layers.items():
+            if path in named and what.startswith(_EXCHANGED):
+                self.contradiction = f"{path} has its module's tensors by name, others by value"
         return True
 
 
@@ -298,7 +310,7 @@ def _changes(layers: Mapping[str, Sequence[Any]]) -> Iterator[Change]:
 def _exchange(
     one: str, two: str, pairs: Sequence[tuple[Any, Any]], values: Mapping[int, NDArray[Any]]
 ) -> Change:
-    layers = {one: f"exchanged with {two}", two: f"exchanged with {one}"}
+    layers = {one: f"{_EXCHANGED} {two}", two: f"{_EXCHANGED} {one}"}
     if one == two:
         layers = {one: "has two tensors exchanged"}
     return Change(layers, [(variable, values[id(other)]) for variable, other in pairs])

@@ -14,6 +14,9 @@ from runner.errors import CheckpointError, Problem
 from runner.internals.keras import flatten_with_path
 from runner.proof.reference import Reference
 
+# Variables or outputs, with other values for them.
+Values = Sequence[tuple[Any, NDArray[Any]]]
+
 
 def model_inputs(model: Any, reference: Reference) -> Any:
     """Returns the inputs of a reference in the structure, layout and dtypes that a model takes.

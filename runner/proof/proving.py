@@ -27,8 +27,8 @@ from runner.planning.comparison import (
 )
 from runner.planning.model_variables import keras_variables
 from runner.planning.plan import RestorationPlan
-from runner.proof.causes import Causes, Compared, Reader, Values
-from runner.proof.feeding import array_of, by_name, model_inputs, recorded_names
+from runner.proof.causes import Causes, Compared, Reader
+from runner.proof.feeding import Values, array_of, by_name, model_inputs, recorded_names
 from runner.proof.findings import (
     channels_first_flattened,
     common_settings,
@@ -121,6 +121,7 @@ class _Proving:
             layers=tuple(layers),
             modules=len(reference.activations),
             compared=len({one.module for one in causes.before.layers}),
+            contradiction=causes.contradiction,
         )
         settings = {layer.layer: self._settings(layer) for layer in layers}
         if proof.agrees:
@@ -141,7 +142,7 @@ class _Proving:
         layers = sorted(local.compared(), key=self._is_of_another_place)
         if all(one.agrees for one in outputs) and outputs:
             layers = [one for one in layers if not self._is_of_another_place(one)]
-        return Compared(outputs, layers, [*self._readers(layers, local, outputs, inputs)])
+        return Compared(outputs, layers, local, [*self._readers(layers, local, outputs, inputs)])
 
     def _called(self, inputs: Any) -> tuple[dict[int, int], Any]:
         """Calls the model; returns the rank of each layer's output, by `id`, and its outputs."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -270,6 +270,35 @@ def test_the_layers_with_wrong_rules_are_named_first(planted: str, folder: Path)
     assert proof.first_difference is not None
     assert proof.first_difference.layer in guilty
     assert "once that is undone" in str(proof.first_difference)
+    assert not proof.contradiction
+
+
+@pytest.mark.parametrize("planted", ["kernels", "norms", "layers, far", "query and key"])
+def test_tensors_that_only_their_names_make_right_contradict_the_reference(
+    planted: str, folder: Path
+) -> None:
+    network, changes, guilty = PLANTED[planted]
+    proof = source_of(network, folder).proof(changes, in_file=True)
+    assert any(f"{layer} has its module's tensors by name" in str(proof) for layer in guilty)
+    assert "record the reference of this checkpoint" in str(proof.problem())
+
+
+@pytest.mark.parametrize("planted", ["norms", "layers, far", "query and key", "two pairs"])
+def test_a_right_model_of_a_checkpoint_with_exchanged_tensors_is_not_blamed(
+    planted: str, folder: Path, tmp_path: Path
+) -> None:
+    network, changes, guilty = PLANTED[planted]
+    source = source_of(network, folder)
+    tensors = dict(runner.open_checkpoint(str(source.checkpoint)).items())
+    names = {source.rules[one]: source.rules[other] for one, other in changes.items()}
+    tensors |= {name: tensors[other] for name, other in names.items()}
+    checkpoint, _ = written(tmp_path, tensors, {"inputs": np.zeros(1)})
+    proof = replace(source, checkpoint=checkpoint).proof(changes)
+    assert all(output.agrees for output in proof.outputs)
+    assert proof.first_difference is not None
+    assert "once that is undone" not in str(proof)
+    assert any(f"{layer} computes what {layer} did" in proof.contradiction for layer in guilty)
+    assert "the checkpoint and the reference do not belong together" in str(proof)
 
 
 @pytest.mark.parametrize(
