@@ -15,6 +15,7 @@ from runner.checkpoints import files
 from runner.console import plural
 from runner.planning.comparison import Comparison
 from runner.planning.plan import Assignment, RestorationPlan
+from runner.proof.reference import Reference
 
 _CONFIG = "config.json"
 # How many layers a line names.
@@ -121,6 +122,15 @@ def further_causes(guilty: Sequence[Comparison]) -> Iterator[str]:
             if named:
                 yield f"further cause: {one.layer} ({one.module}): {one}"
             named.append(one.layer)
+
+
+def other_examples(reference: Reference) -> Iterator[str]:
+    """Yields a line for outputs, or activations, none of which has the examples of the inputs."""
+    examples = {array.shape[0] for array in reference.inputs.values() if array.ndim}
+    for part, arrays in {"output": reference.outputs, "activation": reference.outlines}.items():
+        if arrays and not any(examples & {*array.shape[:2]} for array in arrays.values()):
+            batch = " or ".join(map(str, sorted(examples)))
+            yield f"no {part} has the {batch} examples of the inputs: record the whole batch"
 
 
 def unproven(layers: Sequence[str]) -> Iterator[str]:

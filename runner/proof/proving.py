@@ -35,6 +35,7 @@ from runner.proof.findings import (
     differing_settings,
     further_causes,
     origins_of_variables,
+    other_examples,
     source_config,
     unproven,
 )
@@ -128,6 +129,7 @@ class _Proving:
             return replace(proof, findings=common_settings(settings))
         first = proof.first_difference
         lines = [*settings[first.layer], *self._flatten_order(first, inputs)] if first else []
+        lines += other_examples(reference)
         lines += further_causes([one for one in layers if one.layer in causes.guilty])
         lines += unproven([path for path in causes.unproven if not first or path != first.layer])
         return replace(proof, findings=(*lines, *(self._origins(first) if first else ())))
@@ -225,7 +227,8 @@ class _Proving:
 
     def _compared_outputs(self, outputs: Any) -> Iterator[Comparison]:
         for recorded, name, value, expected in self._recorded_outputs(outputs):
-            yield compare(recorded, name, array_of(value), expected, self._tolerance)
+            names = recorded, name
+            yield compare(*names, array_of(value), expected, self._tolerance, once=False)
 
     def _recorded_outputs(self, outputs: Any) -> Iterator[tuple[str, str, Any, NDArray[Any]]]:
         """Yields the names of an output in reference and model, its value, and its record."""
