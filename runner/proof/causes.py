@@ -29,6 +29,8 @@ from runner.proof.local_comparison import LocalComparison
 _MARGIN = 10.0
 # Where no change is right, these are tried with another one, of these.
 _FIRST, _SECOND = 10, 12
+# How many more changes are tried once one makes a reader agree, though others still differ.
+_MORE = 12
 _EXCHANGED = "exchanged with"
 
 
@@ -51,11 +53,11 @@ class Reader:
     suspects: Mapping[str, Sequence[Any]]
     most: int
 
-    def cause(self, undo: Callable[[Change], bool]) -> tuple[Change | None, list[str]]:
+    def cause(self, rest: Callable[[Change], float]) -> tuple[Change | None, list[str]]:
         """Returns the change that makes it agree, if there is one, and the layers that reach it.
 
         Args:
-          undo: makes a change, unless that contradicts what agrees; returns whether it did.
+          rest: returns how much differs after a change; infinite if that contradicts what agrees.
         """
         if not self.suspects:
             return None, []
@@ -66,19 +68,26 @@ class Reader:
         broken = [path for path in reaching if _has_nan(self.suspects[path])]
         if broken and self.compared.note == NOT_FINITE:
             return Change(dict.fromkeys(broken, "has a tensor with NaN"), ()), reaching
-        tried: list[tuple[float, Change]] = []
-        for change in self._likely(half, gradients)[: self.most]:
+        likely = self._likely(half, gradients)
+        # Then those of tensors that all reach it, for it may depend on them in any way.
+        likely[self.most // 2 :] = sorted(
+            likely[self.most // 2 :], key=lambda change: not change.layers.keys() <= {*reaching}
+        )
+        best, least, tried = None, math.inf, list[tuple[float, Change]]()
+        for change in likely[: self.most]:
             most, median = self._under(change, reaching)
-            if self._is_right(most) and undo(change):
-                return change, reaching
             tried.append((median, change))
+            if self._is_right(most) and (differing := rest(change)) < least:
+                best, least, end = change, differing, len(tried) + _MORE
+            if best is not None and (not least or len(tried) >= end):
+                break
         # Half of two changes brings most values closer, hardly the one that is farthest off.
         tried.sort(key=itemgetter(0))
-        for _, change in [] if self.compared.agrees else tried[:_FIRST]:
+        for _, change in tried[:_FIRST] if best is None and not self.compared.agrees else ():
             both = self._with_another(change, reaching)
-            if both is not None and undo(both):
+            if both is not None and math.isfinite(rest(both)):
                 return both, reaching
-        return None, reaching
+        return best, reaching
 
     def _with_another(self, change: Change, reaching: Collection[str]) -> Change | None:
         """Returns a change with another one behind which it agrees, if there is one."""
@@ -193,8 +202,8 @@ class Causes:
     Attributes:
       before: how the model compares before any cause is undone.
       found: what differed, and the change that made it agree.
-      unproven: the layers that reach the first difference without a cause, if there is one. Behind
-        it, no cause is sought.
+      unproven: the first layer that differs without a cause, and those that reach it and that no
+        record shows to be right. Behind it, no cause is sought.
       contradiction: a layer of which checkpoint and reference contradict each other, or nothing.
     """
 
@@ -248,14 +257,16 @@ class Causes:
         seen = set[str]()
         while reader := self._next(seen):
             of = reader.compared
-            change, reaching = reader.cause(self._undo)
+            change, reaching = reader.cause(self._rest)
             if change is not None:
+                self._undo(change)
                 self.found.append((of, change))
             elif not of.agrees:
-                self.unproven = reaching
                 if other := self._now.local.other_module(of):
                     what = f"{of.layer} computes what {other} did, with the tensors of {of.module}"
                     self.contradiction = what
+                else:
+                    self.unproven = [*filter(None, dict.fromkeys((of.layer, *reaching)))]
                 return
             # What may still differ has its cause; the rest agrees, and is a reader no more.
             if change is None or of.agrees or not change.values:
@@ -270,22 +281,29 @@ class Causes:
         """The paths of the layers whose tensors were changed."""
         return {path for _, change in self.found for path in change.layers}
 
-    def _undo(self, change: Change) -> bool:
-        before, known = change.before, self._now.differing()
-        _assign(change.values)
-        now = self._compare()
-        guilty = {("layer", path) for path in {*self.guilty, *change.layers}}
-        if now.differing() - known - guilty:
+    def _rest(self, change: Change) -> float:
+        """Returns how much differs after a change; infinite if that contradicts what agrees."""
+        before = change.before
+        try:
+            _assign(change.values)
+            now = self._compare()
+        finally:
             _assign(before)
-            return False
-        self._now = now
-        self._values += before
+        guilty = {("layer", path) for path in {*self.guilty, *change.layers}}
+        differing = now.differing() - guilty
+        return len(differing) if differing <= self._now.differing() else math.inf
+
+    def _undo(self, change: Change) -> None:
+        self._values += change.before
+        _assign(change.values)
+        if change.values:
+            self._now = self._compare()
         # By rules that exchange them, such a layer would now agree with the other one's module.
-        named = {one.layer for one in now.layers if now.local.has_named_tensors(one)}
+        local = self._now.local
+        named = {one.layer for one in self._now.layers if local.has_named_tensors(one)}
         for path, what in change.layers.items():
             if path in named and what.startswith(_EXCHANGED):
                 self.contradiction = f"{path} has its module's tensors by name, others by value"
-        return True
 
 
 def _changes(layers: Mapping[str, Sequence[Any]]) -> Iterator[Change]:

@@ -166,17 +166,20 @@ class LocalComparison:
 
     def other_module(self, compared: Comparison) -> str:
         """Returns the module of other layers that a layer computes, or an empty name."""
-        if compared.note or not compared.layer:
+        reader = next((one.layer for one in self._all if one.path == compared.layer), None)
+        if reader is None:
             return ""
-        ((output, _),) = self.run(compared, ())
-        value = array_of(output)
+        value = array_of(self._reach(reader, ()))
+        # A module may have recorded what an activation behind it computed.
+        values = [value, *(np.asarray(function(value)) for function in _ACTIVATIONS)]
         others = (one for one in self._all if one.path != compared.layer and not one.is_part)
-        for one in others:
-            function = getattr(one.layer, "activation", None)
-            names = one.module, one.path
-            if compare(*names, value, one.record, self.tolerance, activation=function).agrees:
-                return one.module
-        return ""
+        alike = (
+            one.module
+            for one in others
+            for _, array in arranged(one.record, value.shape, getattr(reader, "activation", None))
+            if any(difference(value, array)[0] <= self.tolerance for value in values)
+        )
+        return next(alike, "")
 
     @property
     def siblings(self) -> set[str]:
@@ -304,7 +307,8 @@ class LocalComparison:
             function = getattr(layer.layer, "activation", None)
             names = layer.module, layer.path
             behind = compare(*names, value, layer.record, self.tolerance, activation=function)
-            if behind.relative < known.relative:
+            # Of another shape than the layer's output, only agreement counts.
+            if behind.agrees or (behind.relative < known.relative and not known.note):
                 result.compared[id(layer)] = behind
             return
         if not layer.behind or not (moved := arrangements(layer.record, value.shape)):

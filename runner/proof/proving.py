@@ -123,6 +123,7 @@ class _Proving:
             modules=len(reference.activations),
             compared=len({one.module for one in causes.before.layers}),
             contradiction=causes.contradiction,
+            doubtful=tuple(sorted({*causes.guilty, *causes.unproven})),
         )
         settings = {layer.layer: self._settings(layer) for layer in layers}
         if proof.agrees:
@@ -131,7 +132,8 @@ class _Proving:
         lines = [*settings[first.layer], *self._flatten_order(first, inputs)] if first else []
         lines += other_examples(reference)
         lines += further_causes([one for one in layers if one.layer in causes.guilty])
-        lines += unproven([path for path in causes.unproven if not first or path != first.layer])
+        if not causes.found:
+            lines += unproven([path for path in causes.unproven if path != (first and first.layer)])
         return replace(proof, findings=(*lines, *(self._origins(first) if first else ())))
 
     def _compared(self, inputs: Any) -> Compared:

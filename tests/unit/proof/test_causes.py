@@ -212,6 +212,7 @@ PLANTED: dict[str, tuple[Network, dict[str, str], set[str]]] = {
         {"lower/lstm_cell/recurrent_kernel": "lower/lstm_cell/recurrent_kernel | scale(-1)"},
         {"lower/lstm_cell"},
     ),
+    "sign of a bias that softmax hides": (transformer, {"k/bias": "k/bias | scale(-1)"}, {"k"}),
     "siblings, and a sign behind them": (
         transformer,
         whole("q", "k", DENSE) | {"down/kernel": "down/kernel | scale(-1)"},
