@@ -23,7 +23,7 @@ from runner.mapping.layouts import Shape
 from runner.mapping.names import require_used, tokens
 from runner.mapping.numbered import words_for_numbers
 from runner.mapping.text import document
-from runner.mapping.values import decide
+from runner.mapping.values import decide, doubted
 from runner.mapping.weights import sort_out
 from runner.mapping.written_rules import Written, write
 from runner.planning.comparison import Proof
@@ -216,6 +216,7 @@ def propose(
         holds = holds and not eager.plan(model, scaffolds(sure)).problems
     elif reference is not None:
         proof = _proven(model, plan, reference, readers={name: reader})
+        correspondences = {name: doubted(correspondence, proof.doubtful)}
     return Proposal(proposed, correspondences, plan, proof, holds)
 
 

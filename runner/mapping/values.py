@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -78,6 +79,24 @@ def decide(
         outputs = partial(_outputs, model, reference)
         Walk(model, forward, source, decisions=decisions, trials=trials, outputs=outputs).run()
     return _decided(decisions, correspondence, [*variables], tensors)
+
+
+def doubted(correspondence: Correspondence, layers: Collection[str]) -> Correspondence:
+    """Returns a correspondence that does not decide on the variables of layers."""
+    known = [*correspondence.pairs, *correspondence.constants]
+    open_ = {name for name in known if name.rpartition("/")[0] in layers}
+    reason = "the proof doubts it"
+    doubts = {
+        name: replace(pair, is_decided=False, computed=None, reasons=(*pair.reasons, reason))
+        for name, pair in correspondence.pairs.items()
+        if name in open_
+    }
+    undecided = open_.union(correspondence.undecided or ())
+    return replace(
+        correspondence,
+        pairs={**correspondence.pairs, **doubts},
+        undecided=tuple(name for name in known if name in undecided),
+    )
 
 
 def _variable(name: str, variable: Any, facts: Mapping[str, Any]) -> Variable:

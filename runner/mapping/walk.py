@@ -279,7 +279,11 @@ class Walk:
                 # Behind a layer that was only near, agreement proves nothing; a difference does.
                 agreement = current if decision.is_unrecorded else handed_on
                 known = not decision.is_hidden and agreement <= AGREES
-                seen = known or (decision.call in tested and current < NEAR)
+                # Nor does a difference where its own record says otherwise: not all is tried.
+                is_free = not decision.is_unrecorded or not self._source.has_record(
+                    decision.candidate.modules
+                )
+                seen = known or (is_free and decision.call in tested and current < NEAR)
                 # One that may be another layer agrees with other parameters then.
                 is_known = reader == OUTPUTS or bool(self._decisions.made[reader].by)
                 seen &= is_known or not decision.is_unrecorded

@@ -69,8 +69,12 @@ class Proof:
       outputs: the outputs, compared.
       layers: the layers that have a module in the reference, in the order of the model.
       modules: how many modules the reference has.
+      compared: how many of these were compared with layers.
       findings: differences between the source and the first layer that differs, in words; where
         the proof holds, settings that do not change outputs, such as momentum.
+      contradiction: why the checkpoint and the reference do not belong together, if that is why.
+      doubtful: the layers that have wrong tensors, and the first one that differs without a cause
+        with those that reach it and that no record shows to be right.
     """
 
     reference: str
@@ -81,12 +85,16 @@ class Proof:
     outputs: tuple[Comparison, ...]
     layers: tuple[Comparison, ...]
     modules: int
+    compared: int
     findings: tuple[str, ...] = ()
+    contradiction: str = ""
+    doubtful: tuple[str, ...] = ()
 
     @property
     def agrees(self) -> bool:
-        """Whether all outputs and all layers agree."""
-        return all(comparison.agrees for comparison in (*self.outputs, *self.layers))
+        """Whether all outputs and all layers agree, of which there is one at least."""
+        compared = (*self.outputs, *self.layers)
+        return bool(compared) and all(comparison.agrees for comparison in compared)
 
     @property
     def first_difference(self) -> Comparison | None:
@@ -104,13 +112,16 @@ class Proof:
         verdict = "agrees" if self.agrees else "differs"
         parts = [f"{_named('output', c.layer or c.module)} {c}" for c in self.outputs]
         parts.append(f"tolerance {self.tolerance:g} ({self.dtype})")
-        parts.append(f"{len(self.layers)} of {plural(self.modules, 'module')} compared")
+        parts.append(f"{self.compared} of {plural(self.modules, 'module')} compared")
         lines = [f"{_named('proof', self.scaffold)}: {self.reference} {verdict}: "]
         lines[0] += "; ".join(parts)
         if first := self.first_difference:
             lines.append(f"  first layer that differs: {first.layer} ({first.module}): {first}")
         elif not self.agrees:
             lines.append(f"  {self._without_layer()}")
+        if self.contradiction:
+            what = self.contradiction
+            lines.append(f"  the checkpoint and the reference do not belong together: {what}")
         return lines + [f"  {finding}" for finding in self.findings]
 
     def problem(self) -> Problem:
@@ -118,10 +129,13 @@ class Proof:
         key = f"scaffolds.{self.scaffold}.proof" if self.scaffold else "proof"
         state, *cause = self.lines()
         rules = "the rules of this layer" if self.first_difference else "its rules"
+        remedy = f"correct the model or {rules}"
+        if self.contradiction:
+            remedy = "record the reference of this checkpoint, or take the checkpoint that it is of"
         return Problem(
             f"{key} fails: {state.partition(': ')[2]}",
             "; ".join(line.strip() for line in cause),
-            f"correct the model or {rules}",
+            remedy,
         )
 
     def document(self) -> dict[str, Any]:
@@ -152,6 +166,7 @@ def compare(
     tolerance: float,
     *,
     activation: Callable[[NDArray[Any]], Any] | None = None,
+    once: bool = True,
 ) -> Comparison:
     """Compares a value with a reference, under the moves of axes that the shapes allow.
 
@@ -164,6 +179,7 @@ def compare(
       expected: what the source computes.
       tolerance: the largest relative difference that agrees.
       activation: what the layer computes last and the source may compute after the module.
+      once: whether a record of one example may be of what is the same in all.
     """
     known = [array for _, array in arranged(expected, value.shape, activation)]
     differences = [difference(value, array) for array in known]
@@ -171,7 +187,8 @@ def compare(
     # Of a source that computes more, only agreement counts.
     is_longer = expected.size > value.size and expected.ndim == value.ndim
     is_longer &= expected.shape[:1] == value.shape[:1]
-    if not known or (is_longer and relative > tolerance):
+    is_less = expected.size < value.size and not once
+    if not known or ((is_longer or is_less) and relative > tolerance):
         note = f"shapes differ, {[*value.shape]} from {[*expected.shape]} in the source"
         return Comparison(module, layer, math.inf, math.inf, agrees=False, note=note)
     note = "" if math.isfinite(relative) else NOT_FINITE

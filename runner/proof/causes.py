@@ -14,6 +14,7 @@ import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -21,12 +22,16 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from runner.planning.comparison import NOT_FINITE, Comparison, difference
-from runner.proof.feeding import array_of
+from runner.proof.feeding import Values, array_of
+from runner.proof.local_comparison import LocalComparison
 
 # A change that brings a reader ten times closer is right; below that, differences are roundings.
 _MARGIN = 10.0
-
-Values = Sequence[tuple[Any, NDArray[Any]]]
+# Where no change is right, these are tried with another one, of these.
+_FIRST, _SECOND = 10, 12
+# How many more changes are tried once one makes a reader agree, though others still differ.
+_MORE = 12
+_EXCHANGED = "exchanged with"
 
 
 @dataclass(frozen=True)
@@ -48,8 +53,12 @@ class Reader:
     suspects: Mapping[str, Sequence[Any]]
     most: int
 
-    def cause(self) -> tuple[Change | None, list[str]]:
-        """Returns the change that makes it agree, if there is one, and the layers that reach it."""
+    def cause(self, rest: Callable[[Change], float]) -> tuple[Change | None, list[str]]:
+        """Returns the change that makes it agree, if there is one, and the layers that reach it.
+
+        Args:
+          rest: returns how much differs after a change; infinite if that contradicts what agrees.
+        """
         if not self.suspects:
             return None, []
         half, gradients = self._gradients()
@@ -59,8 +68,45 @@ class Reader:
         broken = [path for path in reaching if _has_nan(self.suspects[path])]
         if broken and self.compared.note == NOT_FINITE:
             return Change(dict.fromkeys(broken, "has a tensor with NaN"), ()), reaching
+        likely = self._likely(half, gradients)
+        # Then those of tensors that all reach it, for it may depend on them in any way.
+        likely[self.most // 2 :] = sorted(
+            likely[self.most // 2 :], key=lambda change: not change.layers.keys() <= {*reaching}
+        )
+        best, least, tried = None, math.inf, list[tuple[float, Change]]()
+        for change in likely[: self.most]:
+            most, median = self._under(change, reaching)
+            tried.append((median, change))
+            if self._is_right(most) and (differing := rest(change)) < least:
+                best, least, end = change, differing, len(tried) + _MORE
+            if best is not None and (not least or len(tried) >= end):
+                break
+        # Half of two changes brings most values closer, hardly the one that is farthest off.
+        tried.sort(key=itemgetter(0))
+        for _, change in tried[:_FIRST] if best is None and not self.compared.agrees else ():
+            both = self._with_another(change, reaching)
+            if both is not None and math.isfinite(rest(both)):
+                return both, reaching
+        return best, reaching
 
-        def likely(change: Change) -> tuple[float, bool]:
+    def _with_another(self, change: Change, reaching: Collection[str]) -> Change | None:
+        """Returns a change with another one behind which it agrees, if there is one."""
+        before = change.before
+        try:
+            _assign(change.values)
+            likely = self._likely(*self._gradients())[:_SECOND]
+            right = (one for one in likely if self._is_right(self._under(one, reaching)[0]))
+            other = next(right, None)
+        finally:
+            _assign(before)
+        if other is None or self._is_right(self._under(other, reaching)[0]):
+            return other
+        return Change({**other.layers, **change.layers}, [*change.values, *other.values])
+
+    def _likely(self, half: float, gradients: Mapping[int, NDArray[Any]]) -> list[Change]:
+        """Returns changes of tensors that reach it, likely ones first."""
+
+        def rank(change: Change) -> tuple[float, bool]:
             # Where it is linear in the tensors, the right change goes down by twice `half`. Without
             # numbers, what it holds itself comes first.
             slope = sum(
@@ -77,21 +123,23 @@ class Reader:
             for change in _changes(self.suspects)
             if any(id(variable) in gradients for variable, _ in change.values)
         )
-        for change in sorted(changes, key=likely)[: self.most]:
-            there = self._under(change, {*reaching})
-            if there * _MARGIN < self.compared.relative and there <= self.tolerance:
-                return change, reaching
-        return None, reaching
+        return sorted(changes, key=rank)
 
-    def _under(self, change: Change, computing: Collection[str]) -> float:
-        """Returns how far it is from what was recorded after a change."""
-        before = [(variable, array_of(variable.value)) for variable, _ in change.values]
+    def _is_right(self, there: float) -> bool:
+        return there * _MARGIN < self.compared.relative and there <= self.tolerance
+
+    def _under(self, change: Change, computing: Collection[str]) -> tuple[float, float]:
+        """Returns how far it is from what was recorded after a change: the most and the median."""
+        before = change.before
         try:
             _assign(change.values)
-            values = self.run(computing)
+            pairs = [(array_of(value), recorded) for value, recorded in self.run(computing)]
         finally:
             _assign(before)
-        return max(difference(array_of(value), recorded)[0] for value, recorded in values)
+        most = max(difference(*pair)[0] for pair in pairs)
+        if not math.isfinite(most):
+            return math.inf, math.inf
+        return most, max(float(np.median(np.abs(value - recorded))) for value, recorded in pairs)
 
     def _gradients(self) -> tuple[float, dict[int, NDArray[Any]]]:
         """Returns half the squared distance, and `id` of a variable -> gradient, if it matters."""
@@ -120,49 +168,142 @@ class Change:
     layers: Mapping[str, str]
     values: Values
 
+    @property
+    def before(self) -> Values:
+        """The variables, with their present values."""
+        return [(variable, array_of(variable.value)) for variable, _ in self.values]
 
-def with_causes(
-    compared: Sequence[Comparison], readers: Iterable[Reader], module_of: Callable[[str], str]
-) -> tuple[list[Comparison], list[str]]:
-    """Returns comparisons, with the layers whose tensors make readers differ before these.
 
-    Args:
-      compared: the comparisons.
-      readers: what differs or might be closer. Behind a difference without a cause, none is sought.
-      module_of: returns the module whose tensors a layer has.
+@dataclass(frozen=True)
+class Compared:
+    """How a model compares with a reference, with its present values.
 
-    Returns:
-      The comparisons; and, if the first difference has no cause, the layers that reach it and that
-      no record shows to be right.
+    Attributes:
+      outputs: its outputs.
+      layers: its layers.
+      local: has compared the layers.
+      readers: what differs or might be closer, in the order of the layers.
     """
-    layers, named = [*compared], set[str]()
-    for reader in readers:
-        of = reader.compared
-        if of.layer and of not in layers:
-            continue
-        change, reaching = reader.cause()
-        if change is None and not of.agrees:
-            return layers, [] if named else reaching
-        # Several may read them; the first one tells.
-        if change is None or named & change.layers.keys():
-            continue
-        named |= change.layers.keys()
-        undone = f": once that is undone, {of.layer or 'the output'} agrees"
-        guilty = [
-            Comparison(
-                *(module_of(path), path, of.absolute, of.relative),
-                agrees=False,
-                note=change.layers[path] + (undone if change.values else ""),
+
+    outputs: Sequence[Comparison]
+    layers: Sequence[Comparison]
+    local: LocalComparison
+    readers: Sequence[Reader]
+
+    def differing(self) -> set[tuple[str, str]]:
+        """Returns the kinds and names of what differs."""
+        some = [("output", one.layer) for one in self.outputs if not one.agrees]
+        return {*some, *(("layer", one.layer) for one in self.layers if not one.agrees)}
+
+
+class Causes:
+    """The causes of differences: one after the other is undone, and the model compared again.
+
+    Attributes:
+      before: how the model compares before any cause is undone.
+      found: what differed, and the change that made it agree.
+      unproven: the first layer that differs without a cause, and those that reach it and that no
+        record shows to be right. Behind it, no cause is sought.
+      contradiction: a layer of which checkpoint and reference contradict each other, or nothing.
+    """
+
+    def __init__(self, compare: Callable[[], Compared]) -> None:
+        """Searches for them; the model has its own values afterwards.
+
+        Args:
+          compare: compares the model with its present values.
+        """
+        self.found: list[tuple[Comparison, Change]] = []
+        self.unproven: list[str] = []
+        self.contradiction = ""
+        self._compare = compare
+        self._now = self.before = compare()
+        self._values: list[tuple[Any, NDArray[Any]]] = []
+        try:
+            self._search()
+        finally:
+            _assign(self._values[::-1])
+
+    def layers(self, module_of: Callable[[str], str]) -> list[Comparison]:
+        """Returns the comparisons, with causes undone, and the guilty layers before what differed.
+
+        Args:
+          module_of: returns the module whose tensors a layer has.
+        """
+        layers = [*self._now.layers]
+        named = set[str]()
+        for of, change in self.found:
+            undone = f": once that is undone, {of.layer or 'the output'} agrees"
+            paths = sorted(change.layers.keys() - named, key=lambda path: path != of.layer)
+            named |= {*paths}
+            guilty = [
+                Comparison(
+                    *(module_of(path), path, of.absolute, of.relative),
+                    agrees=False,
+                    note=change.layers[path] + (undone if change.values else ""),
+                )
+                for path in paths
+            ]
+            names = [one.layer for one in layers]
+            at = names.index(of.layer) if of.layer in names else len(layers)
+            before, after = (
+                [one for one in some if one.layer not in paths]
+                for some in (layers[:at], layers[at:])
             )
-            for path in sorted(change.layers, key=lambda path: path != of.layer)
-        ]
-        at = layers.index(of) if of.layer else len(layers)
-        before, after = (
-            [one for one in some if one.layer not in change.layers]
-            for some in (layers[:at], layers[at:])
-        )
-        layers = [*before, *guilty, *after]
-    return layers, []
+            layers = [*before, *guilty, *after]
+        return layers
+
+    def _search(self) -> None:
+        seen = set[str]()
+        while reader := self._next(seen):
+            of = reader.compared
+            change, reaching = reader.cause(self._rest)
+            if change is not None:
+                self._undo(change)
+                self.found.append((of, change))
+            elif not of.agrees:
+                if other := self._now.local.other_module(of):
+                    what = f"{of.layer} computes what {other} did, with the tensors of {of.module}"
+                    self.contradiction = what
+                else:
+                    self.unproven = [*filter(None, dict.fromkeys((of.layer, *reaching)))]
+                return
+            # What may still differ has its cause; the rest agrees, and is a reader no more.
+            if change is None or of.agrees or not change.values:
+                seen.add(of.layer)
+
+    def _next(self, seen: Collection[str]) -> Reader | None:
+        known = {*seen, *self.guilty}
+        return next((one for one in self._now.readers if one.compared.layer not in known), None)
+
+    @property
+    def guilty(self) -> set[str]:
+        """The paths of the layers whose tensors were changed."""
+        return {path for _, change in self.found for path in change.layers}
+
+    def _rest(self, change: Change) -> float:
+        """Returns how much differs after a change; infinite if that contradicts what agrees."""
+        before = change.before
+        try:
+            _assign(change.values)
+            now = self._compare()
+        finally:
+            _assign(before)
+        guilty = {("layer", path) for path in {*self.guilty, *change.layers}}
+        differing = now.differing() - guilty
+        return len(differing) if differing <= self._now.differing() else math.inf
+
+    def _undo(self, change: Change) -> None:
+        self._values += change.before
+        _assign(change.values)
+        if change.values:
+            self._now = self._compare()
+        # By rules that exchange them, such a layer would now agree with the other one's module.
+        local = self._now.local
+        named = {one.layer for one in self._now.layers if local.has_named_tensors(one)}
+        for path, what in change.layers.items():
+            if path in named and what.startswith(_EXCHANGED):
+                self.contradiction = f"{path} has its module's tensors by name, others by value"
 
 
 def _changes(layers: Mapping[str, Sequence[Any]]) -> Iterator[Change]:
@@ -187,7 +328,7 @@ def _changes(layers: Mapping[str, Sequence[Any]]) -> Iterator[Change]:
 def _exchange(
     one: str, two: str, pairs: Sequence[tuple[Any, Any]], values: Mapping[int, NDArray[Any]]
 ) -> Change:
-    layers = {one: f"exchanged with {two}", two: f"exchanged with {one}"}
+    layers = {one: f"{_EXCHANGED} {two}", two: f"{_EXCHANGED} {one}"}
     if one == two:
         layers = {one: "has two tensors exchanged"}
     return Change(layers, [(variable, values[id(other)]) for variable, other in pairs])

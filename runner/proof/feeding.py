@@ -14,6 +14,9 @@ from runner.errors import CheckpointError, Problem
 from runner.internals.keras import flatten_with_path
 from runner.proof.reference import Reference
 
+# Variables or outputs, with other values for them.
+Values = Sequence[tuple[Any, NDArray[Any]]]
+
 
 def model_inputs(model: Any, reference: Reference) -> Any:
     """Returns the inputs of a reference in the structure, layout and dtypes that a model takes.
@@ -66,7 +69,8 @@ def recorded_names(
       names: further names of these, in their order.
 
     Raises:
-      CheckpointError: when the model has none of a name in the reference.
+      CheckpointError: when the model has none of a name in the reference, or computes numbers with
+        a fraction where outputs without one were recorded.
     """
     known = {name: name for name in values}
     known |= {str(position): name for position, name in enumerate(values)}
@@ -91,6 +95,12 @@ def recorded_names(
         for name in recorded
         if name not in known
     ]
+    for name, array in recorded.items() if part == "outputs" else ():
+        computed = array_of(values[known[name]]).dtype if name in known else array.dtype
+        if computed.kind == "f" and array.dtype.kind != "f":
+            state = f"{reference.path}: {f'outputs/{name}'.rstrip('/')} holds {array.dtype}"
+            remedy = "record what the model computes, such as logits"
+            problems.append(Problem(state, f"the model computes {computed}", remedy))
     if problems:
         raise CheckpointError(*problems)
     return {known[name]: name for name in recorded}

@@ -13,7 +13,9 @@ import numpy as np
 
 from runner.checkpoints import files
 from runner.console import plural
+from runner.planning.comparison import Comparison
 from runner.planning.plan import Assignment, RestorationPlan
+from runner.proof.reference import Reference
 
 _CONFIG = "config.json"
 # How many layers a line names.
@@ -106,6 +108,29 @@ def common_settings(lines: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
     """Returns each of the layers' lines once, with the number of layers."""
     counts = Counter(line for some in lines.values() for line in some)
     return tuple(f"{line} ({plural(count, 'layer')})" for line, count in counts.items())
+
+
+def further_causes(guilty: Sequence[Comparison]) -> Iterator[str]:
+    """Yields a line for each cause behind the first one, of two exchanged layers for one of them.
+
+    Args:
+      guilty: the layers with wrong tensors, in the order of the proof.
+    """
+    named = list[str]()
+    for one in guilty:
+        if not any(one.note.startswith(f"exchanged with {path}:") for path in named):
+            if named:
+                yield f"further cause: {one.layer} ({one.module}): {one}"
+            named.append(one.layer)
+
+
+def other_examples(reference: Reference) -> Iterator[str]:
+    """Yields a line for outputs, or activations, none of which has the examples of the inputs."""
+    examples = {array.shape[0] for array in reference.inputs.values() if array.ndim}
+    for part, arrays in {"output": reference.outputs, "activation": reference.outlines}.items():
+        if arrays and not any(examples & {*array.shape[:2]} for array in arrays.values()):
+            batch = " or ".join(map(str, sorted(examples)))
+            yield f"no {part} has the {batch} examples of the inputs: record the whole batch"
 
 
 def unproven(layers: Sequence[str]) -> Iterator[str]:

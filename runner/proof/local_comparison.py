@@ -6,7 +6,6 @@ so the call that is closest to the record is the one that was recorded.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -29,8 +28,7 @@ from runner.planning.comparison import (
     compare,
     difference,
 )
-from runner.proof.causes import Values
-from runner.proof.feeding import array_of
+from runner.proof.feeding import Values, array_of
 
 # How far off a layer may be and still hand on its record.
 NEAR = 0.05
@@ -111,6 +109,7 @@ class LocalComparison:
 
     def __init__(self, model: Any, inputs: Any, layers: Sequence[Layer], tolerance: float) -> None:
         self._model, self._inputs, self.tolerance = model, inputs, tolerance
+        self._all = layers
         self._layers: dict[int, list[Layer]] = {}
         for layer in layers:
             self._layers.setdefault(id(layer.layer), []).append(layer)
@@ -123,7 +122,7 @@ class LocalComparison:
         if {*first.calls.values()} > {1}:
             self._first = first = self._call()
         best: dict[str, Comparison] = {}
-        for layer in itertools.chain.from_iterable(self._layers.values()):
+        for layer in self._all:
             comparison = first.compared.get(id(layer))
             if comparison is None or ("shapes" in comparison.note and not layer.must_fit):
                 continue
@@ -153,10 +152,34 @@ class LocalComparison:
 
         One that has a part of its module's tensors may agree with another part's record.
         """
-        layers = itertools.chain.from_iterable(self._layers.values())
-        whole = {(one.module, one.path) for one in layers if not one.is_part}
+        whole = {(one.module, one.path) for one in self._all if not one.is_part}
         agreeing = (one for one in compared if one.agrees)
         return {one.layer for one in agreeing if (one.module, one.layer) in whole} - self.siblings
+
+    def has_named_tensors(self, compared: Comparison) -> bool:
+        """Whether a layer agrees with the module that all its tensors have the names of."""
+        names = compared.module, compared.layer
+        return compared.agrees and any(
+            (one.module, one.path) == names and not one.is_mixed and not one.is_part
+            for one in self._all
+        )
+
+    def other_module(self, compared: Comparison) -> str:
+        """Returns the module of other layers that a layer computes, or an empty name."""
+        reader = next((one.layer for one in self._all if one.path == compared.layer), None)
+        if reader is None:
+            return ""
+        value = array_of(self._reach(reader, ()))
+        # A module may have recorded what an activation behind it computed.
+        values = [value, *(np.asarray(function(value)) for function in _ACTIVATIONS)]
+        others = (one for one in self._all if one.path != compared.layer and not one.is_part)
+        alike = (
+            one.module
+            for one in others
+            for _, array in arranged(one.record, value.shape, getattr(reader, "activation", None))
+            if any(difference(value, array)[0] <= self.tolerance for value in values)
+        )
+        return next(alike, "")
 
     @property
     def siblings(self) -> set[str]:
@@ -177,10 +200,9 @@ class LocalComparison:
 
         The layers of the paths in `computing` hand on what they compute.
         """
-        layers = [*itertools.chain.from_iterable(self._layers.values())]
         names = compared.module, compared.layer
-        reader = next(one for one in layers if (one.module, one.path) == names)
-        others = {id(one.layer) for one in layers if one.path in computing}
+        reader = next(one for one in self._all if (one.module, one.path) == names)
+        others = {id(one.layer) for one in self._all if one.path in computing}
         output = self._reach(reader.layer, others)
         function = getattr(reader.layer, "activation", None)
         recorded = closest(reader.record, array_of(output), function)
@@ -285,7 +307,8 @@ class LocalComparison:
             function = getattr(layer.layer, "activation", None)
             names = layer.module, layer.path
             behind = compare(*names, value, layer.record, self.tolerance, activation=function)
-            if behind.relative < known.relative:
+            # Of another shape than the layer's output, only agreement counts.
+            if behind.agrees or (behind.relative < known.relative and not known.note):
                 result.compared[id(layer)] = behind
             return
         if not layer.behind or not (moved := arrangements(layer.record, value.shape)):

@@ -27,13 +27,15 @@ from runner.planning.comparison import (
 )
 from runner.planning.model_variables import keras_variables
 from runner.planning.plan import RestorationPlan
-from runner.proof.causes import Reader, Values, with_causes
-from runner.proof.feeding import array_of, by_name, model_inputs, recorded_names
+from runner.proof.causes import Causes, Compared, Reader
+from runner.proof.feeding import Values, array_of, by_name, model_inputs, recorded_names
 from runner.proof.findings import (
     channels_first_flattened,
     common_settings,
     differing_settings,
+    further_causes,
     origins_of_variables,
+    other_examples,
     source_config,
     unproven,
 )
@@ -108,33 +110,43 @@ class _Proving:
         reference = self._reference
         inputs = model_inputs(self._part, reference)
         with full_precision():
-            ranks, outputs = self._called(inputs)
-            compared_outputs = tuple(self._compared_outputs(outputs))
-            local = LocalComparison(self._part, inputs, [*self._counterparts(ranks)], self._local)
-            del outputs
-            # Such a layer is not the first: another one may be why the outputs differ.
-            compared = sorted(local.compared(), key=self._is_of_another_place)
-            if all(one.agrees for one in compared_outputs) and compared_outputs:
-                compared = [one for one in compared if not self._is_of_another_place(one)]
-            readers = self._readers(compared, local, compared_outputs, inputs)
-            layers, reaching = with_causes(compared, readers, self._module_of)
+            causes = Causes(partial(self._compared, inputs))
+        layers = causes.layers(self._module_of)
         proof = Proof(
             reference=reference.path,
             digest=reference.digest,
             scaffold=self._scaffold,
             dtype=self._dtype,
             tolerance=self._tolerance,
-            outputs=compared_outputs,
+            outputs=tuple(causes.before.outputs),
             layers=tuple(layers),
             modules=len(reference.activations),
+            compared=len({one.module for one in causes.before.layers}),
+            contradiction=causes.contradiction,
+            doubtful=tuple(sorted({*causes.guilty, *causes.unproven})),
         )
         settings = {layer.layer: self._settings(layer) for layer in layers}
         if proof.agrees:
             return replace(proof, findings=common_settings(settings))
         first = proof.first_difference
         lines = [*settings[first.layer], *self._flatten_order(first, inputs)] if first else []
-        lines += unproven([path for path in reaching if not first or path != first.layer])
+        lines += other_examples(reference)
+        lines += further_causes([one for one in layers if one.layer in causes.guilty])
+        if not causes.found:
+            lines += unproven([path for path in causes.unproven if path != (first and first.layer)])
         return replace(proof, findings=(*lines, *(self._origins(first) if first else ())))
+
+    def _compared(self, inputs: Any) -> Compared:
+        """Compares the model with its present values."""
+        ranks, values = self._called(inputs)
+        outputs = [*self._compared_outputs(values)]
+        local = LocalComparison(self._part, inputs, [*self._counterparts(ranks)], self._local)
+        del values
+        # Such a layer is not the first: another one may be why the outputs differ.
+        layers = sorted(local.compared(), key=self._is_of_another_place)
+        if all(one.agrees for one in outputs) and outputs:
+            layers = [one for one in layers if not self._is_of_another_place(one)]
+        return Compared(outputs, layers, local, [*self._readers(layers, local, outputs, inputs)])
 
     def _called(self, inputs: Any) -> tuple[dict[int, int], Any]:
         """Calls the model; returns the rank of each layer's output, by `id`, and its outputs."""
@@ -173,14 +185,13 @@ class _Proving:
         suspects = {path: some for path, some in variables.items() if path not in proven}
         rounding = _ROUNDING * TOLERANCES[self._dtype]
         for one in compared:
-            if one.note not in ("", NOT_FINITE):
-                return
             if one.relative > rounding:
                 some, most = (siblings, _MOST_OF_SIBLINGS) if one.agrees else (suspects, _MOST)
+                some = some if one.note in ("", NOT_FINITE) else {}
                 yield Reader(one, partial(local.run, one), local.tolerance, some, most)
         is_same_head = not any("shapes" in one.note for one in outputs)
         for one in outputs if is_same_head else ():
-            if not one.agrees and all(layer.agrees for layer in compared):
+            if not one.agrees:
                 run, output = partial(self._run, inputs), replace(one, layer="")
                 yield Reader(output, run, self._tolerance, suspects, _MOST)
 
@@ -218,7 +229,8 @@ class _Proving:
 
     def _compared_outputs(self, outputs: Any) -> Iterator[Comparison]:
         for recorded, name, value, expected in self._recorded_outputs(outputs):
-            yield compare(recorded, name, array_of(value), expected, self._tolerance)
+            names = recorded, name
+            yield compare(*names, array_of(value), expected, self._tolerance, once=False)
 
     def _recorded_outputs(self, outputs: Any) -> Iterator[tuple[str, str, Any, NDArray[Any]]]:
         """Yields the names of an output in reference and model, its value, and its record."""

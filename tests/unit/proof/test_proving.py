@@ -156,6 +156,28 @@ def test_outputs_of_another_head_are_to_be_left_out(tmp_path: Path, classes: int
     assert "leave outputs out where the model has another head" in str(proof)
 
 
+@pytest.mark.parametrize("part", ["output", "activation"])
+def test_what_lacks_the_examples_of_the_inputs_is_told(tmp_path: Path, part: str) -> None:
+    entries = source(tmp_path)
+    entries["inputs"] = np.concatenate([entries["inputs"]] * 4)
+    entries = {name: a[0] if name.startswith(part) else a for name, a in entries.items()}
+    proof = proven(tmp_path, net(), entries)
+    assert not proof.agrees
+    assert f"no {part} has the 8 examples of the inputs: record the whole batch" in proof.findings
+    assert all("shapes differ" in output.note for output in proof.outputs)
+
+
+def test_a_reference_of_other_modules_alone_proves_nothing(tmp_path: Path) -> None:
+    entries = source(tmp_path)
+    entries = {name.replace("activations/", "activations/x."): a for name, a in entries.items()}
+    del entries["outputs"]
+    entries["activations/y"] = entries.pop("activations/x.head")
+    entries = {name.replace("x.body", "other"): array for name, array in entries.items()}
+    proof = proven(tmp_path, net(), entries)
+    assert (proof.agrees, proof.layers) == (False, ())
+    assert "no module of the reference gives its tensors to one layer alone" in str(proof)
+
+
 def test_a_variable_may_come_from_no_tensor(tmp_path: Path) -> None:
     entries = source(tmp_path)
     entries["activations/body.0"] = entries["activations/body.0"] + 1.0
@@ -306,6 +328,7 @@ UNUSABLE: dict[str, tuple[dict[str, Any], str]] = {
     "only inputs": (dict.fromkeys(["outputs", *MODULES.values()]), "neither outputs nor"),
     "NaN": ({"outputs": np.full((2, 2), np.nan)}, "outputs cannot be compared"),
     "no numbers": ({"outputs": np.array(["a"])}, "outputs cannot be compared"),
+    "classes": ({"outputs": np.array([1, 0])}, "the model computes float32"),
     "complex numbers": (
         {"body.0": np.ones((2, 3), "c8"), "body.1": np.ones((2, 3), "c8")},
         "activations/body.0, activations/body.1 cannot be compared\n"
