@@ -75,6 +75,8 @@ def run(arguments: argparse.Namespace) -> None:
     notes = [*report.summary(proposal.plan)]
     doubts = [*proposal.doubts()]
     if proposal.proof is not None:
+        if proposal.plan.problems:
+            notes.append("With the nearest tensors for what is not decided:")
         notes += proposal.proof.lines()
     elif doubts:
         notes.append(f"A proposal: {'; '.join(doubt.state for doubt in doubts)}.")

@@ -118,6 +118,12 @@ def decided(correspondence: Correspondence) -> Correspondence:
     return replace(correspondence, pairs=pairs, left=(*correspondence.left, *left))
 
 
+def guessed(correspondence: Correspondence) -> Correspondence:
+    """Returns a correspondence in which variables that are open take the nearest tensor."""
+    pairs = {name: replace(pair, candidates=()) for name, pair in correspondence.pairs.items()}
+    return replace(correspondence, pairs=pairs)
+
+
 def correspond(
     variables: Mapping[str, Shape],
     tensors: Mapping[str, Shape],

@@ -17,7 +17,7 @@ from runner.checkpoints.reader import CheckpointReader, CheckpointSpec
 from runner.config.choices import WARM_STARTED
 from runner.console import plural, some_of
 from runner.errors import ConfigError, Problem
-from runner.mapping.correspondence import Correspondence, correspond, decided
+from runner.mapping.correspondence import Correspondence, correspond, decided, guessed
 from runner.mapping.counted import by_position, known_by
 from runner.mapping.layouts import Shape
 from runner.mapping.names import require_used, tokens
@@ -55,8 +55,8 @@ class Proposal:
       scaffolds: name -> keys of the scaffold, as `runner.plan` and `runner.warm_start` take them.
       correspondences: scaffold -> which tensor is which variable, decided or not.
       plan: the plan with these scaffolds; variables that have no rule are among its problems.
-      proof: the model with these values, compared with the reference; None without one, or where
-        the plan has problems.
+      proof: the model with these values, and the nearest for variables that are open, compared
+        with the reference; None without one, or where a plan refuses that.
       holds: whether a plan carries the rules out, once those that are open have rules too, and they
         leave no weight out that the file holds as codes.
     """
@@ -73,7 +73,7 @@ class Proposal:
 
         Shapes that leave one choice decide, and a reference; names alone do not. Tensors that no
         variable takes have a reason where a proof agrees without them, and so have variables
-        without a tensor that no output reads.
+        without a tensor that do not train then, or that no output reads.
         """
         return not self.plan.problems and not [*self.doubts()]
 
@@ -97,7 +97,12 @@ class Proposal:
         if constant and is_named:
             cause = "zeros() or ones() stands for what the file lacks"
             yield Problem(f"no tensor is {some_of(constant, 3)}", cause, record)
-        if left := [name for name in some[-1].left if name not in some[-1].unread]:
+        reasons = {*some[-1].unread}
+        if self.proof is not None and self.proof.agrees:
+            # What a model computes when it is built, such as rotary frequencies.
+            held = (assignment.variable for assignment in self.plan.assignments)
+            reasons |= {variable.name for variable in held if not variable.trainable}
+        if left := [name for name in some[-1].left if name not in reasons]:
             yield Problem(
                 f"no tensor fits {some_of(left, 3)}", "", "they keep their initial values"
             )
@@ -206,17 +211,19 @@ def propose(
             for name, one in known.items()
         }
 
-    plan = eager.plan(model, proposed := scaffolds(correspondences))
+    plan = nearest = eager.plan(model, proposed := scaffolds(correspondences))
     # The codes of a variable without a tensor would be left out.
     holds = not any(one.codes and one.left for one in correspondences.values())
-    proof = None
     if plan.problems:
         sure = {name: decided(one) for name, one in correspondences.items()}
         holds = holds and all(one.pairs for one in sure.values())
         holds = holds and not eager.plan(model, scaffolds(sure)).problems
-    elif reference is not None:
-        proof = _proven(model, plan, reference, readers={name: reader})
-        correspondences = {name: doubted(correspondence, proof.doubtful)}
+        guesses = {name: guessed(one) for name, one in correspondences.items()}
+        nearest = eager.plan(model, scaffolds(guesses))
+    proof = None
+    if reference is not None and not nearest.problems:
+        proof = _proven(model, nearest, reference, readers={name: reader})
+        correspondences[name] = doubted(correspondences[name], proof.doubtful)
     return Proposal(proposed, correspondences, plan, proof, holds)
 
 

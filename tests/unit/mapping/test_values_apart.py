@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -369,10 +370,36 @@ def test_a_layer_that_differs_itself_decides_on_what_is_before_it(tmp_path: Path
     proposal = runner.propose(attending(epsilon=1e-3), files[0], reference=files[1])
     assert [*proposal.plan.problems] == []
     (correspondence,) = proposal.correspondences.values()
-    assert correspondence.undecided == ()
     taken = {name: pair.taken.tensors for name, pair in correspondence.pairs.items()}
     assert taken["attention/query"] == ("attention.wo",)
     assert taken["attention/output_kernel"] == ("attention.wq",)
     assert proposal.proof is not None
     assert not proposal.proof.agrees
     assert "first layer that differs: norm" in "\n".join(proposal.proof.lines())
+
+
+def added(activation: str | None = None) -> keras.Model:
+    """Two layers whose sum alone is read."""
+    x = keras.Input((6,))
+    y = layers.Dense(6, name="a")(x) + layers.Dense(6, name="b")(x)
+    return keras.Model(x, layers.Dense(3, activation, name="last")(y))
+
+
+@pytest.mark.parametrize("activation", [None, "relu"])
+def test_a_map_that_is_open_is_proven_with_the_nearest_tensors(
+    activation: str | None, tmp_path: Path
+) -> None:
+    model, values = with_values(added)
+    x = np.random.default_rng(0).normal(size=(4, 6)).astype(np.float32)
+
+    def renamed(key: str) -> str:
+        return re.sub(r"\b[ab]\b", lambda match: {"a": "right", "b": "left"}[match[0]], key)
+
+    tensors = {renamed(path).replace("/", "."): value for path, value in values.items()}
+    reference = {renamed(key): value for key, value in recorded(model, x).items()}
+    files = written(tmp_path, tensors, reference)
+    proposal = runner.propose(added(activation), files[0], reference=files[1])
+    assert proposal.plan.problems
+    assert not proposal.is_certain
+    assert proposal.proof is not None
+    assert proposal.proof.agrees == (activation is None)
