@@ -154,7 +154,11 @@ def propose(
         for name, variable in eager_variables(model).items()
         if classify(name, model=True) in WARM_STARTED
     }
-    facts = {name: known for name, known in layer_facts(model).items() if name in variables}
+    dtypes = {name: dtype_name(held) for name, held in eager_variables(model).items()}
+    # Tensors that are weights are floats; places in a sequence, for example, have none.
+    integers = tuple(name for name in variables if "int" in dtypes[name] or "bool" in dtypes[name])
+    free = {name: shape for name, shape in variables.items() if name not in integers}
+    facts = {name: known for name, known in layer_facts(model).items() if name in free}
     layers = {name: known["layer"] for name, known in facts.items()}
     maps = {name: known["flattened"] for name, known in facts.items() if known["flattened"]}
     # PyTorch flattens the channels first, Keras last.
@@ -170,10 +174,10 @@ def propose(
             reference = read_reference(str(reference))
     is_keras = isinstance(model, keras.Layer)
     layout = weights_layout(model, keras_variables(model)) if is_keras else WeightsLayout({}, {})
-    is_complex = any("complex" in dtype_name(held) for held in eager_variables(model).values())
+    is_complex = any("complex" in dtype for dtype in dtypes.values())
     files: dict[str, str] = {}
     correspondences: dict[str, Correspondence] = {}
-    free, named = dict(variables), list[str]()
+    named = list[str]()
     for path in paths:
         ((resolved,), name) = checkpoint_paths(path, "latest"), _free_name(path, files)
         files[name], reader = path, open_reader(resolved)
@@ -200,9 +204,9 @@ def propose(
             correspondence = decide(
                 model, reference, correspondence, reader=reader, tensors=tensors, facts=facts
             )
-        correspondences[name] = replace(
-            correspondence, others=sorted_out.others, codes=sorted_out.codes
-        )
+        left = (*correspondence.left, *integers)
+        others, codes = sorted_out.others, sorted_out.codes
+        correspondences[name] = replace(correspondence, left=left, others=others, codes=codes)
         free = {variable: free[variable] for variable in correspondence.left}
 
     def scaffolds(known: Mapping[str, Correspondence]) -> dict[str, dict[str, Any]]:

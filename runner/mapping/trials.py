@@ -22,7 +22,7 @@ from runner.mapping.layouts import Variable
 from runner.mapping.module_fitting import Taken
 from runner.mapping.source import RecordedCheckpoint
 from runner.planning.comparison import Arrangement, arranged, arrangements, difference
-from runner.proof.feeding import array_of
+from runner.proof.feeding import activation_of, array_of
 
 # How many candidates of one call are tried, and how many with records of other places.
 _MOST_TRIED, _MOST_ELSEWHERE = 120, 12
@@ -105,7 +105,7 @@ class Trials:
         self.load(candidate)
         self.evaluations += 1
         value = array_of(run())
-        function = None if behind else getattr(self._calls[at].layer, "activation", None)
+        function = None if behind else activation_of(self._calls[at].layer)
         best = Tried(candidate, math.inf)
         for record, expected in self._expected(candidate, records):
             for way, array in arranged(expected(self._source.record), value.shape, function):

@@ -15,7 +15,7 @@ from runner.mapping.correspondence import Computed, Correspondence, Pair
 from runner.mapping.dataflow import trace
 from runner.mapping.decision import Decision
 from runner.mapping.decisions import Decisions
-from runner.mapping.layouts import Shape, Variable
+from runner.mapping.layouts import Shape, Variable, ways
 from runner.mapping.source import RecordedCheckpoint
 from runner.mapping.trials import Trials
 from runner.mapping.walk import Walk
@@ -56,12 +56,11 @@ def decide(
     if not isinstance(model, keras.Layer):
         state = f"the model is {described_type(model)}"
         raise ConfigError.of(state, "a reference is compared with a Keras model's layers")
-    inputs, held = model_inputs(model, reference), keras_variables(model)
-    variables = {
-        name: (_variable(name, held[name], known), held[name]) for name, known in facts.items()
-    }
+    inputs, variables = model_inputs(model, reference), _variables(model, facts, tensors)
+    held = {name: variable for name, (_, variable) in variables.items()}
+    constants = {name: step for name, step in correspondence.constants.items() if name in held}
+    correspondence = replace(correspondence, constants=constants)
     source = RecordedCheckpoint(reader, tensors, reference)
-    held = {name: held[name] for name in facts}
 
     def forward() -> Any:
         return model(inputs, training=False)
@@ -78,7 +77,7 @@ def decide(
         trials = Trials(calls, source, variables)
         outputs = partial(_outputs, model, reference)
         Walk(model, forward, source, decisions=decisions, trials=trials, outputs=outputs).run()
-    return _decided(decisions, correspondence, [*variables], tensors)
+    return _decided(decisions, correspondence, [*facts], tensors)
 
 
 def doubted(correspondence: Correspondence, layers: Collection[str]) -> Correspondence:
@@ -97,6 +96,22 @@ def doubted(correspondence: Correspondence, layers: Collection[str]) -> Correspo
         pairs={**correspondence.pairs, **doubts},
         undecided=tuple(name for name in known if name in undecided),
     )
+
+
+def _variables(
+    model: Any, facts: Mapping[str, Mapping[str, Any]], tensors: Mapping[str, Shape]
+) -> dict[str, tuple[Variable, Any]]:
+    """Returns the variables to decide on: of those that do not train, such that tensors fit.
+
+    A model computes the others when it is built.
+    """
+    held = keras_variables(model)
+    some = {name: (_variable(name, held[name], known), held[name]) for name, known in facts.items()}
+    return {
+        name: (known, variable)
+        for name, (known, variable) in some.items()
+        if variable.trainable or any(ways(known, shape) for shape in tensors.values())
+    }
 
 
 def _variable(name: str, variable: Any, facts: Mapping[str, Any]) -> Variable:

@@ -239,6 +239,8 @@ def arrangements(array: NDArray[Any], shape: tuple[int, ...]) -> list[NDArray[An
     orders = [axes]
     if rank > 2:  # Channels last, channels first, time before examples.
         orders += [(0, *axes[2:], 1), (0, rank - 1, *axes[1:-1]), (1, 0, *axes[2:])]
+    if rank == 4:  # Heads before time, and behind it.
+        orders.append((0, 2, 1, 3))
     turned = [array.transpose(order) for order in orders]
     if same := [array for array in turned if array.shape == shape]:
         return same

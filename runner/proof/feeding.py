@@ -133,6 +133,12 @@ def _fits(shape: Sequence[int], wanted: Sequence[int | None]) -> bool:
     )
 
 
+def activation_of(layer: Any) -> Any:
+    """Returns what a layer computes last, if it says so; a user's may hold the name alone."""
+    function = getattr(layer, "activation", None)
+    return function if callable(function) else None
+
+
 def array_of(value: Any) -> NDArray[Any]:
     """Returns an output of a layer as an array; of several, the first."""
     return np.asarray(tf.convert_to_tensor(keras.tree.flatten(value)[0]).numpy())

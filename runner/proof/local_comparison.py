@@ -28,7 +28,7 @@ from runner.planning.comparison import (
     compare,
     difference,
 )
-from runner.proof.feeding import Values, array_of
+from runner.proof.feeding import Values, activation_of, array_of
 
 # How far off a layer may be and still hand on its record.
 NEAR = 0.05
@@ -176,7 +176,7 @@ class LocalComparison:
         alike = (
             one.module
             for one in others
-            for _, array in arranged(one.record, value.shape, getattr(reader, "activation", None))
+            for _, array in arranged(one.record, value.shape, activation_of(reader))
             if any(difference(value, array)[0] <= self.tolerance for value in values)
         )
         return next(alike, "")
@@ -204,7 +204,7 @@ class LocalComparison:
         reader = next(one for one in self._all if (one.module, one.path) == names)
         others = {id(one.layer) for one in self._all if one.path in computing}
         output = self._reach(reader.layer, others)
-        function = getattr(reader.layer, "activation", None)
+        function = activation_of(reader.layer)
         recorded = closest(reader.record, array_of(output), function)
         return [(keras.tree.flatten(output)[0], recorded)]
 
@@ -274,7 +274,7 @@ class LocalComparison:
     def _compare(self, layer: Any, output: Any) -> dict[int, Comparison]:
         """Compares a layer with its modules; returns `id` of a `Layer` -> comparison."""
         value, result = array_of(output), dict[int, Comparison]()
-        function = getattr(layer, "activation", None)
+        function = activation_of(layer)
         for one in self._layers[id(layer)]:
             comparison = compare(
                 one.module, one.path, value, one.record, self.tolerance, activation=function
@@ -286,7 +286,7 @@ class LocalComparison:
 
     def _closest(self, layer: Any, output: Any, result: _Pass) -> _HandedOn | None:
         """Returns the record that is closest to what a layer computes, if one is near."""
-        value, function = array_of(output), getattr(layer, "activation", None)
+        value, function = array_of(output), activation_of(layer)
         is_finite, numbers = bool(np.isfinite(value).all()), np.nan_to_num(value)
         distances: list[tuple[float, _HandedOn]] = []
         for one in self._layers[id(layer)]:
@@ -304,7 +304,7 @@ class LocalComparison:
         """Compares what follows a layer with the source's, if that is an activation."""
         value, known = array_of(output), result.compared[id(layer)]
         if not known.agrees:
-            function = getattr(layer.layer, "activation", None)
+            function = activation_of(layer.layer)
             names = layer.module, layer.path
             behind = compare(*names, value, layer.record, self.tolerance, activation=function)
             # Of another shape than the layer's output, only agreement counts.

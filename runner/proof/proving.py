@@ -28,7 +28,14 @@ from runner.planning.comparison import (
 from runner.planning.model_variables import keras_variables
 from runner.planning.plan import RestorationPlan
 from runner.proof.causes import Causes, Compared, Reader
-from runner.proof.feeding import Values, array_of, by_name, model_inputs, recorded_names
+from runner.proof.feeding import (
+    Values,
+    activation_of,
+    array_of,
+    by_name,
+    model_inputs,
+    recorded_names,
+)
 from runner.proof.findings import (
     channels_first_flattened,
     common_settings,
@@ -330,7 +337,7 @@ class _Proving:
                 continue
             turned = array_of(layer(channels_first_flattened(value, maps.shape)))
             record = self._reference.activations.get(first.module)
-            function = getattr(layer, "activation", None)
+            function = activation_of(layer)
             if (
                 record is not None
                 and compare(

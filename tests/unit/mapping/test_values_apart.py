@@ -403,3 +403,41 @@ def test_a_map_that_is_open_is_proven_with_the_nearest_tensors(
     assert not proposal.is_certain
     assert proposal.proof is not None
     assert proposal.proof.agrees == (activation is None)
+
+
+class Rotated(layers.Layer):
+    """Adds what it computes of places and frequencies, which no file holds, and a product."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.activation = "tanh"  # The name alone, as some layers hold it.
+
+    def build(self, shape: Any) -> None:
+        size = shape[-1]
+        self.kernel = self.add_weight(name="kernel", shape=(size, size))
+        self.places = self.add_weight(name="places", shape=(5, 1), dtype="int32", trainable=False)
+        self.frequencies = self.add_weight(
+            name="frequencies", shape=(size,), initializer="ones", trainable=False
+        )
+
+    def call(self, x: Any) -> Any:
+        turned = keras.ops.sin(keras.ops.cast(self.places, x.dtype) * self.frequencies)
+        return keras.ops.tanh(x @ self.kernel) + turned
+
+
+def rotated() -> keras.Model:
+    x = keras.Input((5, 6))
+    return keras.Model(x, layers.Dense(5, name="head")(Rotated(name="rotated")(x)))
+
+
+def test_what_a_model_computes_when_it_is_built_needs_no_tensor(tmp_path: Path) -> None:
+    """A tensor of the shape of its integers is none of them."""
+    model = rotated()
+    random, x = np.random.default_rng(0), np.ones((3, 5, 6), np.float32)
+    for variable in model.trainable_variables:
+        variable.assign(random.normal(size=variable.shape))
+    x *= random.normal(size=x.shape)
+    tensors = {"rotated.kernel": model.trainable_variables[0].numpy()}
+    tensors |= {"head.weight": model.trainable_variables[1].numpy().T}
+    tensors |= {"head.bias": model.trainable_variables[2].numpy()}
+    assert_decided(rotated(), written(tmp_path, tensors, recorded(model, x)))
