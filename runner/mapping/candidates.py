@@ -18,7 +18,7 @@ from runner.mapping.source import RecordedCheckpoint, Variable
 # How many rows a table may have before the first one of the model, or behind the last.
 _MOST_ROWS = 8
 # How many combinations of parameters are tried.
-_MOST_COMBINATIONS = 400
+MOST_COMBINATIONS = 400
 # In how many ways one module may be the variables of a call.
 _MOST_OF_MODULE = 64
 # What a variable takes, and the module of that.
@@ -292,7 +292,7 @@ def _of_many(variables: Sequence[Variable], source: RecordedCheckpoint) -> list[
         several.sort(key=lambda option: option[1] is not None and source.has_record([option[1]]))
         options.append(several)
     result = []
-    for some in _closest(options, source)[:_MOST_COMBINATIONS]:
+    for some in _closest(options, source)[:MOST_COMBINATIONS]:
         taken = {v.name: t for v, (t, _) in zip(variables, some, strict=True)}
         modules = tuple(dict.fromkeys(one for _, one in some if one is not None))
         result.append(Candidate(taken, modules))
@@ -307,7 +307,7 @@ def _closest(
     Every option of the first variable has a share of them.
     """
     first, *others = options
-    most = max(2, _MOST_COMBINATIONS // max(1, len(first)))
+    most = max(2, MOST_COMBINATIONS // max(1, len(first)))
     width = int((50 * most) ** (1 / max(1, len(others)))) + 1
     result: list[tuple[_Option, ...]] = []
 
@@ -318,12 +318,12 @@ def _closest(
     for option in first:
         near = [sorted(some, key=lambda one: spread([option, one]))[:width] for some in others]
         combinations = sorted(itertools.product([option], *near), key=spread)
-        apart = (s for s in combinations if _are_apart([taken for taken, _ in s if taken.tensors]))
+        apart = (s for s in combinations if are_apart([taken for taken, _ in s if taken.tensors]))
         result += itertools.islice(apart, most)
     return sorted(result, key=spread)
 
 
-def _are_apart(some: Sequence[Taken]) -> bool:
+def are_apart(some: Sequence[Taken]) -> bool:
     """Whether variables take different tensors, or different parts of one division."""
     parts: dict[str, set[str]] = {}
     for taken in some:
@@ -351,71 +351,3 @@ def _blocks(variable: Variable, shape: Shape) -> Iterator[tuple[str, str]]:
                 cut = Cut(number * part, part).steps(shape, axis)
                 for _, step in ways(variable, (*shape[:axis], part, *shape[axis + 1 :])):
                     yield cut, step
-
-
-def named(
-    variables: Sequence[Variable], proposal: Mapping[str, Taken], source: RecordedCheckpoint
-) -> Candidate | None:
-    """Returns the candidate that names propose for the variables of one call, if for all."""
-    taken = {v.name: proposal[v.name] for v in variables if v.name in proposal}
-    if len(taken) < len(variables) or not _are_apart([t for t in taken.values() if t.tensors]):
-        return None
-    modules = source.modules_of(name for one in taken.values() for name in one.tensors)
-    is_sum = any(
-        len(one.tensors) > 1 and not one.step and one.function == "sum" for one in taken.values()
-    )
-    return Candidate(taken, modules, is_sum=is_sum, is_named=True) if modules else None
-
-
-def chosen(
-    variables: Sequence[Variable],
-    choices: Mapping[str, Sequence[Taken]],
-    source: RecordedCheckpoint,
-) -> list[Candidate]:
-    """Returns the candidates that names leave open: of one module each."""
-    options = [choices.get(variable.name, ()) for variable in variables]
-    some = (
-        named(variables, {v.name: t for v, t in zip(variables, taken, strict=True)}, source)
-        for taken in itertools.islice(itertools.product(*options), _MOST_COMBINATIONS)
-    )
-    return [replace(c, is_named=False) for c in some if c and len(c.modules) == 1]
-
-
-def ordered(
-    some: Sequence[Candidate],
-    proposed: Candidate | None,
-    variables: Sequence[Variable],
-    source: RecordedCheckpoint,
-) -> list[Candidate]:
-    """Returns candidates with the one that names propose first, then its other layouts."""
-    if proposed is None:
-        return [*some]
-    same = next((c for c in some if c.key == proposed.key), None)
-    first = replace(same, is_named=True) if same else proposed
-    before = [first, *_laid_out(first, variables, source)]
-    keys = {candidate.key for candidate in before}
-    return [*before, *(c for c in some if c.key not in keys)]
-
-
-def _laid_out(
-    candidate: Candidate, variables: Sequence[Variable], source: RecordedCheckpoint
-) -> Iterator[Candidate]:
-    """Yields a candidate with all square parameters of a block in one layout.
-
-    The file's layout is that of its layers, and shapes do not tell.
-    """
-    steps = {
-        variable.name: [step for cut, step in ways(variable, source.tensors[taken.tensors[0]])]
-        for variable in variables
-        for taken in [candidate.taken[variable.name]]
-        if len(taken.tensors) == 1 and not taken.cut
-    }
-    square = [name for name, some in steps.items() if len(some) > 1]
-    layouts = dict.fromkeys(step for name in square for step in steps[name])
-    for step in layouts if len(square) > 1 else ():
-        taken = {
-            name: replace(one, step=step) if name in square and step in steps[name] else one
-            for name, one in candidate.taken.items()
-        }
-        if taken != candidate.taken:
-            yield replace(candidate, taken=taken, is_named=False)

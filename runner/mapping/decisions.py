@@ -7,13 +7,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from runner.mapping.candidates import Candidate, candidates, chosen, constant, named, ordered
+from runner.mapping.candidates import Candidate, candidates, constant
 from runner.mapping.correspondence import Correspondence
 from runner.mapping.dataflow import LayerCall
 from runner.mapping.decision import Decision
 from runner.mapping.layouts import Shape
 from runner.mapping.module_fitting import Taken
 from runner.mapping.modules import BIAS, ROLES
+from runner.mapping.named_candidates import chosen, named, ordered
 from runner.mapping.source import RecordedCheckpoint, Variable
 
 # Stands for the model's outputs in the place of a call.
