@@ -56,11 +56,9 @@ def decide(
         state = f"the model is {described_type(model)}"
         raise ConfigError.of(state, "a reference is compared with a Keras model's layers")
     inputs, held = model_inputs(model, reference), keras_variables(model)
-    variables = {
-        name: (_variable(name, held[name], known), held[name]) for name, known in facts.items()
-    }
-    source = RecordedCheckpoint(reader, tensors, reference)
     held = {name: held[name] for name in facts}
+    known = {name: _variable(name, held[name], some) for name, some in facts.items()}
+    source = RecordedCheckpoint(reader, tensors, reference)
 
     def forward() -> Any:
         return model(inputs, training=False)
@@ -68,16 +66,12 @@ def decide(
     with unchanged(held.values()), full_precision():
         calls, read_by_outputs = trace(model, held, forward)
         decisions = Decisions(
-            calls,
-            read_by_outputs,
-            source,
-            variables={name: known for name, (known, _) in variables.items()},
-            proposed=correspondence,
+            calls, read_by_outputs, source, variables=known, proposed=correspondence
         )
-        trials = Trials(calls, source, variables)
+        trials = Trials(calls, source, {name: (known[name], held[name]) for name in facts})
         outputs = partial(_outputs, model, reference)
         Walk(model, forward, source, decisions=decisions, trials=trials, outputs=outputs).run()
-    return _decided(decisions, correspondence, [*variables], tensors)
+    return _decided(decisions, correspondence, [*known], tensors)
 
 
 def _variable(name: str, variable: Any, facts: Mapping[str, Any]) -> Variable:
