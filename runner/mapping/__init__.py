@@ -22,13 +22,13 @@ Values:
 
 - `source`: a checkpoint's tensors as values, and what its modules computed.
 - `cuts`: parts of a fused tensor; `candidates`: these, layouts, sums and constants that fit the
-  variables of one call, by shapes.
+  variables of one call, by shapes; `named_candidates`: what names propose of them.
 - `dataflow`: the calls of a model, and which variables each depends on.
 - `decision`: what one call takes, and why; `decisions`: of all calls so far; `trials`: calls
   layers with candidates; `ways`: other ways for layers side by side.
-- `layer_calls`: calls the model up to a layer; `measures`: how near a layer comes to its record
-  after changes before it; `branches`: changes of branches that are alike; `walk`: one call of the
-  model, in which all of them work.
+- `branches`: ways for branches that are alike; `layer_calls`: calls the model up to a layer;
+  `measures`: how near a layer comes to its record after changes before it, and the search for the
+  nearest; `walk`: one call of the model, in which all of them work.
 - `values`: `decide`, a correspondence that a reference decides.
 
 Both:

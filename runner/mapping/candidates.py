@@ -16,7 +16,7 @@ from runner.mapping.modules import BIAS, RECURRENT, ROLES, WEIGHT, Module, group
 from runner.mapping.source import RecordedCheckpoint
 
 # How many combinations of parameters are tried.
-_MOST_COMBINATIONS = 400
+MOST_COMBINATIONS = 400
 # In how many ways one module may be the variables of a call.
 _MOST_OF_MODULE = 64
 # What a variable takes, and the module of that.
@@ -310,7 +310,7 @@ def _of_many(variables: Sequence[Variable], source: RecordedCheckpoint) -> list[
         several.sort(key=lambda option: option[1] is not None and source.has_record([option[1]]))
         options.append(several)
     result = []
-    for some in _closest(options, source)[:_MOST_COMBINATIONS]:
+    for some in _closest(options, source)[:MOST_COMBINATIONS]:
         taken = {v.name: t for v, (t, _) in zip(variables, some, strict=True)}
         modules = tuple(dict.fromkeys(one for _, one in some if one is not None))
         result.append(Candidate(taken, modules))
@@ -325,7 +325,7 @@ def _closest(
     Every option of the first variable has a share of them.
     """
     first, *others = options
-    most = max(2, _MOST_COMBINATIONS // max(1, len(first)))
+    most = max(2, MOST_COMBINATIONS // max(1, len(first)))
     width = int((50 * most) ** (1 / max(1, len(others)))) + 1
     result: list[tuple[_Option, ...]] = []
 

@@ -14,7 +14,7 @@ from runner.mapping.decision import Decision
 from runner.mapping.layouts import Shape, Variable
 from runner.mapping.module_fitting import Taken
 from runner.mapping.modules import BIAS, ROLES
-from runner.mapping.proposed import chosen, named, ordered
+from runner.mapping.named_candidates import chosen, named, ordered
 from runner.mapping.source import RecordedCheckpoint
 
 # Stands for the model's outputs in the place of a call.

@@ -137,6 +137,11 @@ class ModelCalls:
             if (call.reads | call.depends) & dirty:
                 self._cache.pop(at, None)
 
+    def clear(self) -> None:
+        """Forgets all calls."""
+        self._cache.clear()
+        self.held.clear()
+
     def saved(self) -> tuple[dict[int, Any], ...]:
         """Returns the decisions, the calls that can be made again, and what is computed."""
         made = {at: replace(decision) for at, decision in self._decisions.made.items()}

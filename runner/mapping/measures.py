@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from runner.mapping.decision import AGREES
+from runner.mapping.decision import AGREES, NEAR
 from runner.mapping.decisions import OUTPUTS, Decisions
 from runner.mapping.layer_calls import ModelCalls
 from runner.mapping.trials import Trials, Tried
@@ -112,10 +112,14 @@ class Measures:
         self._calls.forget(changes)
         for at, candidate in sorted(changes.items()):
             decision, run = self._decisions.made[at], self._calls.call(at)
+            tried = self._trials.until_one_agrees(at, run, [candidate])
+            # One that is decided may be near, as it was before.
+            most = NEAR if decision.by else AGREES
+            best = next((one for one in tried if one.relative <= most), Tried(candidate, math.inf))
+            if decision.record and not best.record:
+                decision.by, decision.seen = "", 0
             if not decision.by:
                 self._calls.held[at] = run
-            tried = self._trials.until_one_agrees(at, run, [candidate])
-            best = next((one for one in tried if one.agrees), Tried(candidate, math.inf))
             if decision.candidate.kind != candidate.kind:
                 self._decisions.refuted.add(decision.candidate.kind)
             self._decisions.refuted.discard(candidate.kind)

@@ -56,9 +56,10 @@ def decide(
     if not isinstance(model, keras.Layer):
         state = f"the model is {described_type(model)}"
         raise ConfigError.of(state, "a reference is compared with a Keras model's layers")
-    inputs, variables = model_inputs(model, reference), _variables(model, facts, tensors)
-    held = {name: variable for name, (_, variable) in variables.items()}
-    constants = {name: step for name, step in correspondence.constants.items() if name in held}
+    inputs, held = model_inputs(model, reference), keras_variables(model)
+    known = _variables(held, facts, tensors)
+    held = {name: held[name] for name in known}
+    constants = {name: step for name, step in correspondence.constants.items() if name in known}
     correspondence = replace(correspondence, constants=constants)
     source = RecordedCheckpoint(reader, tensors, reference)
 
@@ -68,13 +69,9 @@ def decide(
     with unchanged(held.values()), full_precision():
         calls, read_by_outputs = trace(model, held, forward)
         decisions = Decisions(
-            calls,
-            read_by_outputs,
-            source,
-            variables={name: known for name, (known, _) in variables.items()},
-            proposed=correspondence,
+            calls, read_by_outputs, source, variables=known, proposed=correspondence
         )
-        trials = Trials(calls, source, variables)
+        trials = Trials(calls, source, {name: (known[name], held[name]) for name in known})
         outputs = partial(_outputs, model, reference)
         Walk(model, forward, source, decisions=decisions, trials=trials, outputs=outputs).run()
     return _decided(decisions, correspondence, [*facts], tensors)
@@ -99,18 +96,17 @@ def doubted(correspondence: Correspondence, layers: Collection[str]) -> Correspo
 
 
 def _variables(
-    model: Any, facts: Mapping[str, Mapping[str, Any]], tensors: Mapping[str, Shape]
-) -> dict[str, tuple[Variable, Any]]:
+    held: Mapping[str, Any], facts: Mapping[str, Mapping[str, Any]], tensors: Mapping[str, Shape]
+) -> dict[str, Variable]:
     """Returns the variables to decide on: of those that do not train, such that tensors fit.
 
     A model computes the others when it is built.
     """
-    held = keras_variables(model)
-    some = {name: (_variable(name, held[name], known), held[name]) for name, known in facts.items()}
+    known = {name: _variable(name, held[name], some) for name, some in facts.items()}
     return {
-        name: (known, variable)
-        for name, (known, variable) in some.items()
-        if variable.trainable or any(ways(known, shape) for shape in tensors.values())
+        name: variable
+        for name, variable in known.items()
+        if held[name].trainable or any(ways(variable, shape) for shape in tensors.values())
     }
 
 

@@ -69,6 +69,7 @@ class Walk:
         if not self._measures.of(OUTPUTS, {}).agrees:
             self._search(OUTPUTS, [])
         self._settle(OUTPUTS)
+        self._calls.clear()
 
     def _solve(self, at: int, run: Callable[[], Any]) -> Any:
         """Decides on the variables of a call, or pauses the model to try other ways before it."""

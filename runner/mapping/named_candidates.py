@@ -1,4 +1,4 @@
-"""The candidates that names propose for the variables of one call, before all others."""
+"""The candidates that names propose or leave open for the variables of one call."""
 
 from __future__ import annotations
 
@@ -6,13 +6,10 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from runner.mapping.candidates import Candidate, are_apart
+from runner.mapping.candidates import MOST_COMBINATIONS, Candidate, are_apart
 from runner.mapping.layouts import Variable, ways
 from runner.mapping.module_fitting import Taken
 from runner.mapping.source import RecordedCheckpoint
-
-# How many combinations of what names leave open are tried.
-_MOST_COMBINATIONS = 400
 
 
 def named(
@@ -39,7 +36,7 @@ def chosen(
     options = [choices.get(variable.name, ()) for variable in variables]
     some = (
         named(variables, {v.name: t for v, t in zip(variables, taken, strict=True)}, source)
-        for taken in itertools.islice(itertools.product(*options), _MOST_COMBINATIONS)
+        for taken in itertools.islice(itertools.product(*options), MOST_COMBINATIONS)
     )
     return [replace(c, is_named=False) for c in some if c and len(c.modules) == 1]
 
