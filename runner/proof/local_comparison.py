@@ -336,7 +336,7 @@ def _is_closer(compared: Mapping[int, Comparison], known: Mapping[int, Compariso
 def _scaled(layer: Layer, value: NDArray[Any], tolerance: float) -> Comparison | None:
     """Returns the comparison of a table whose module scales its rows, as Gemma's; else None."""
     for array in arrangements(layer.record, value.shape):
-        factor = float((value * array).sum() / ((value * value).sum() or 1))
+        factor = max(0.0, float((value * array).sum() / ((value * value).sum() or 1)))
         scaled = (value * factor).astype(value.dtype)
         comparison = compare(layer.module, layer.path, scaled, array, tolerance)
         if comparison.agrees:
