@@ -165,6 +165,7 @@ def show_plan(experiment: Experiment) -> RestorationPlan:
 
 def _plan_fresh_start(experiment: Experiment, built: BuiltGraph) -> RestorationPlan:
     """Plans a start without a checkpoint of the run; trains sources that are not trained yet."""
+    experiment.store.require_usable()
     # The first plan takes what their graphs will save: a bad plan fails before they are trained.
     plan = experiment.make_sound_plan(built)
     context = RunContext(screen=experiment.screen)

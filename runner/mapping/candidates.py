@@ -122,6 +122,15 @@ def ways(variable: Variable, shape: Shape) -> list[tuple[str, str]]:
     steps = [fit.step for fit in reversed(fits(variable.shape, shape))]
     if variable.flattened and variable.leaf == "kernel" and "linear" in steps:
         steps.insert(0, f"linear | unflatten({listed(variable.flattened)})")
+    if variable.layer.endswith("Transpose") and len(shape) == len(variable.shape) > 2:
+        # Flax and Haiku reverse the kernels of transposed convolutions.
+        window = range(len(shape) - 2)
+        turned = (*shape[:-2], *shape[:-3:-1])
+        order = listed((*window, len(shape) - 1, len(shape) - 2))
+        if shape == variable.shape:
+            steps.append(f"flip({listed(window)})")
+        if turned == variable.shape:
+            steps.append(f"flip({listed(window)}) | transpose({order})")
     if len(shape) == len(variable.shape) == 3 and min(shape) > 1:
         for axes in itertools.permutations(range(3)):
             turned = tuple(shape[axis] for axis in axes)
@@ -372,10 +381,41 @@ def chosen(
     return [replace(c, is_named=False) for c in some if c and len(c.modules) == 1]
 
 
-def ordered(some: Sequence[Candidate], proposed: Candidate | None) -> list[Candidate]:
-    """Returns candidates with the one that names propose first."""
+def ordered(
+    some: Sequence[Candidate],
+    proposed: Candidate | None,
+    variables: Sequence[Variable],
+    source: RecordedCheckpoint,
+) -> list[Candidate]:
+    """Returns candidates with the one that names propose first, then its other layouts."""
     if proposed is None:
         return [*some]
     same = next((c for c in some if c.key == proposed.key), None)
     first = replace(same, is_named=True) if same else proposed
-    return [first, *(c for c in some if c.key != first.key)]
+    before = [first, *_laid_out(first, variables, source)]
+    keys = {candidate.key for candidate in before}
+    return [*before, *(c for c in some if c.key not in keys)]
+
+
+def _laid_out(
+    candidate: Candidate, variables: Sequence[Variable], source: RecordedCheckpoint
+) -> Iterator[Candidate]:
+    """Yields a candidate with all square parameters of a block in one layout.
+
+    The file's layout is that of its layers, and shapes do not tell.
+    """
+    steps = {
+        variable.name: [step for cut, step in ways(variable, source.tensors[taken.tensors[0]])]
+        for variable in variables
+        for taken in [candidate.taken[variable.name]]
+        if len(taken.tensors) == 1 and not taken.cut
+    }
+    square = [name for name, some in steps.items() if len(some) > 1]
+    layouts = dict.fromkeys(step for name in square for step in steps[name])
+    for step in layouts if len(square) > 1 else ():
+        taken = {
+            name: replace(one, step=step) if name in square and step in steps[name] else one
+            for name, one in candidate.taken.items()
+        }
+        if taken != candidate.taken:
+            yield replace(candidate, taken=taken, is_named=False)

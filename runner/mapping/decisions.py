@@ -242,7 +242,7 @@ class Decisions:
                 others = chosen(variables, self._choices, self._source)
             self._options[at] = [
                 option
-                for option in ordered(others, proposed)
+                for option in ordered(others, proposed, variables, self._source)
                 if all(
                     self._source.can_make(self._variables[name], taken)
                     for name, taken in option.taken.items()

@@ -91,7 +91,8 @@ def _open_questions(correspondence: Correspondence) -> Iterator[str]:
     unsure = [pair for pair in correspondence.pairs.values() if not pair.is_certain]
     if unsure:
         yield f"Not decided: {plural(len(unsure), 'variable')} without a rule."
-        yield "A reference, a hint or a rule of your own decides."
+        deciders = "A reference, a hint" if correspondence.undecided is None else "A hint"
+        yield f"{deciders} or a rule of your own decides."
     groups: dict[str, list[Pair]] = defaultdict(list)
     for pair in unsure:
         groups[_skeleton([pair.variable, *_options(pair)])].append(pair)
@@ -101,7 +102,7 @@ def _open_questions(correspondence: Correspondence) -> Iterator[str]:
         yield f"- {pair.variable}{more}: {' or '.join(options[:4])}"
         if len(options) > 4:
             yield f"  or one of {len(options) - 4} more"
-        if len(options) == 1:
+        if len(pair.candidates) == 1:
             yield "  nothing but the shape speaks for it"
         else:
             hint = _hint(pair)
@@ -126,10 +127,12 @@ def _open_questions(correspondence: Correspondence) -> Iterator[str]:
 
 
 def _options(pair: Pair) -> list[str]:
-    return [
+    options = (
         (" and ".join(option.tensors) or option.step) + (f" | {option.cut}" if option.cut else "")
         for option in pair.candidates
-    ]
+    )
+    # Several may differ in their last step alone.
+    return [*dict.fromkeys(options)]
 
 
 def _skeleton(names: Sequence[str]) -> str:

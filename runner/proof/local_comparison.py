@@ -313,7 +313,7 @@ class LocalComparison:
         """Compares what follows a layer with the source's, if that is an activation."""
         value, known = array_of(output), result.compared[id(layer)]
         if not known.agrees:
-            result.behind[id(layer.layer)] = activation
+            result.behind.setdefault(id(layer.layer), activation)
             function = getattr(layer.layer, "activation", None)
             names = layer.module, layer.path
             behind = compare(*names, value, layer.record, self.tolerance, activation=function)

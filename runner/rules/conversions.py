@@ -108,6 +108,31 @@ class Transpose(Conversion):
 
 
 @dataclass(frozen=True)
+class Flip(Conversion):
+    """Reverses the order of the entries along axes, as `numpy.flip` does."""
+
+    axes: Shape
+
+    def shape(self, shape: Shape) -> Shape:
+        """See `Conversion.shape`."""
+        numbers = range(-len(shape), len(shape))
+        if len({axis % len(shape) for axis in self.axes if axis in numbers}) < len(self.axes):
+            raise ValueError(f"{list(shape)} has not the axes {list(self.axes)}")
+        return shape
+
+    def apply(self, value: NDArray[Any], initial: NDArray[Any] | None = None) -> NDArray[Any]:
+        """See `Conversion.apply`."""
+        return np.flip(value, self.axes)
+
+    def invert(self, value: NDArray[Any], before: NDArray[Any]) -> NDArray[Any]:
+        """See `Conversion.invert`."""
+        return np.flip(value, self.axes)
+
+    def __str__(self) -> str:
+        return f"flipped along {self.axes}"
+
+
+@dataclass(frozen=True)
 class Reshape(Conversion):
     """Gives the elements, in row-major order, another shape."""
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from runner.checkpoints.reader import TensorSpec
 from runner.errors import nearest
 from runner.rules.combinations import Combination, Concat, Fill, Stack, Sum, WeightNorm
-from runner.rules.conversions import Conversion, Reshape, Shape, Slice, Transpose
+from runner.rules.conversions import Conversion, Flip, Reshape, Shape, Slice, Transpose
 from runner.rules.expressions import Expression, Function, Step, Tensor
 from runner.rules.named_conversions import NAMED_CONVERSIONS
 from runner.rules.resampling import Interpolate, Pad, Reduce, Repeat, Scale
@@ -127,6 +127,7 @@ def _beginning(tokens: Sequence[str]) -> str:
 
 STEPS: Mapping[str, Build] = {
     "transpose": _transpose,
+    "flip": lambda target, shape, *axes: (Flip(axes or tuple(range(len(shape)))),),
     "reshape": _reshape,
     "slice": _slice,
     "split": _split,

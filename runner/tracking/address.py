@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import shlex
+import sqlite3
 import sys
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, unquote
@@ -51,6 +53,12 @@ class Address:
     def shown(self) -> str:
         """The URI with `***` in place of a password."""
         return without_passwords(self.uri)
+
+    def require_usable(self) -> None:
+        """Raises a TrackingUriError if the URI names a file of something else."""
+        if self.database is not None and (fault := _fault(self.database)):
+            remedy = f"tracking.uri={DEFAULT_URI}"
+            raise _refused(self.uri, f"{self.database} {fault}", remedy)
 
     def artifact_location(self, experiment: str) -> str | None:
         """Returns the location of a new experiment's artifacts; None for the store's default.
@@ -122,6 +130,25 @@ def address_of(uri: str, directory: Path) -> Address:
             uri, f"{path} has a ?, which begins the options of a URI", "name another folder"
         )
     return Address(f"sqlite:///{path}{question}{options}", "sqlite", database)
+
+
+def _fault(database: Path) -> str:
+    """Returns why a file that exists can be no database of MLflow; empty if it may be one."""
+    if database.is_dir():
+        return "is a directory"
+    # One that MLflow was creating, when a process was killed, is completed later.
+    if not database.exists() or Path(f"{database}.creating").exists():
+        return ""
+    try:
+        with closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)) as connection:
+            names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+            tables = {name for (name,) in names}
+    except sqlite3.OperationalError:
+        return ""  # It may be locked; whoever opens it waits, and says so.
+    except sqlite3.DatabaseError:
+        return "is no SQLite database"
+    is_other = tables and "experiments" not in tables
+    return "holds tables of something else, and none of MLflow" if is_other else ""
 
 
 def _refused(uri: str, cause: str, remedy: str) -> TrackingUriError:

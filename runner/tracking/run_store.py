@@ -179,6 +179,14 @@ class RunStore:
         self._mlflow_store: MlflowStore | None = None
         self._uris = configured_uris(self.config)
 
+    def require_usable(self) -> None:
+        """Raises a TrackingUriError if MLflow's URI names a file of something else.
+
+        A new run is refused then; one that is resumed goes on, and is delivered later.
+        """
+        if self._address is not None:
+            self._address.require_usable()
+
     def open(
         self,
         directory: Path,

@@ -264,8 +264,13 @@ def test_a_plan_is_printed_in_each_format(
             TrackingUriError,
             "tracking.uri='sqlite:///:memory:' cannot be used",
         ),
+        (
+            {"tracking": TrackingConfig(f"sqlite:///{__file__}")},
+            TrackingUriError,
+            r"test_run\.py is no SQLite database",
+        ),
     ],
-    ids=["configuration", "plan", "store"],
+    ids=["configuration", "plan", "store", "file"],
 )
 def test_a_mistake_leaves_nothing_behind(
     cheap: Runs, changes: dict[str, Any], error: type[Exception], message: str

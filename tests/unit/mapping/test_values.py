@@ -424,6 +424,25 @@ def mixed() -> keras.Model:
     return keras.Model(x, layers.Dense(3, name="head")(layers.Flatten()(y)))
 
 
+class Attention(layers.Layer):
+    """Attention by four square parameters."""
+
+    def build(self, shape: Any) -> None:
+        for name in ("query", "key", "value", "output_kernel"):
+            setattr(self, name, self.add_weight(name=name, shape=(shape[-1], shape[-1])))
+
+    def call(self, x: Any) -> Any:
+        scores = (x @ self.query) @ keras.ops.transpose(x @ self.key, (0, 2, 1))
+        return keras.ops.softmax(scores) @ (x @ self.value) @ self.output_kernel
+
+
+def attending() -> keras.Model:
+    x = keras.Input((5, 6))
+    y = layers.Dense(6, name="stem")(x)
+    y = layers.LayerNormalization(epsilon=1e-5, name="norm")(y + Attention(name="attention")(y))
+    return keras.Model(x, layers.Dense(3, name="head")(y))
+
+
 # Model -> the names of its tensors in the source, and what modules computed beside its layers.
 BARE: list[tuple[Callable[[], keras.Model], dict[str, str], dict[str, str]]] = [
     (attended, {"attention/one": "m2.p3", "attention/two": "m2.p1", "attention/shift": "m2.p0",
@@ -445,6 +464,10 @@ BARE: list[tuple[Callable[[], keras.Model], dict[str, str], dict[str, str]]] = [
               "1_fc": "m7", "head": "m2", "0_scale1/gamma": "m6.p1", "0_scale2/gamma": "m6.p0",
               "1_scale1/gamma": "m3.p0", "1_scale2/gamma": "m3.p1"},
      {"block0": "m6", "block1": "m3"}),
+    # Its four parameters do not lie as the kernels of the file's layers do.
+    (attending, {"attention/query": "attn.wq", "attention/key": "attn.wk", "attention/value":
+                 "attn.wv", "attention/output_kernel": "attn.wo", "stem": "stem", "norm": "norm",
+                 "head": "head"}, {}),
 ]  # fmt: skip
 
 

@@ -296,3 +296,25 @@ def test_a_hint_is_no_part_of_an_expression_and_a_constant_is_named() -> None:
     assert "x.bias or zeros()" in text
     assert "--hint 'fused" not in text
     assert "--hint 'x=b'" in text
+
+
+def upsampled() -> keras.Model:
+    """Transposed convolutions, of which all channels are alike."""
+    y = x = keras.Input((3, 3, 4))
+    for name in ("a", "b"):
+        y = layers.Conv2DTranspose(4, 3, 2, padding="same", activation="tanh", name=name)(y)
+    return keras.Model(x, layers.Dense(2, name="head")(y))
+
+
+@pytest.mark.parametrize("is_turned", [True, False])
+def test_reversed_kernels_of_transposed_convolutions_are_found(
+    is_turned: bool, tmp_path: Path
+) -> None:
+    """As Flax has them, and Haiku, which does not exchange inputs and outputs."""
+    model, values = with_values(upsampled)
+    x = np.random.default_rng(0).normal(size=(2, 3, 3, 4)).astype(np.float32)
+    tensors = {f"params/{name}": value for name, value in values.items()}
+    for name in ("a", "b"):
+        kernel = values[f"{name}/kernel"][::-1, ::-1]
+        tensors[f"params/{name}/kernel"] = kernel.swapaxes(2, 3) if is_turned else kernel
+    assert_decided(upsampled(), written(tmp_path, tensors, recorded(model, x)))

@@ -36,6 +36,7 @@ INVERTIBLE = [
     ("t", (4, 6), T),
     ("t | transpose", (6, 4), T),
     ("t | linear", (6, 4), T),
+    ("t | flip(0) | transpose", (6, 4), T),
     ("t | reshape", (3, 8), T),
     ("t | linear | unflatten(2, 3)", (6, 4), T),
     ("t | linear | einsum_dense", (4, 2, 3), T),

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import shlex
+import sqlite3
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -98,6 +100,25 @@ def test_passwords_are_not_shown(uri: str) -> None:
         assert "et@" not in text
     with pytest.raises(TrackingUriError, match=r"me:\*\*\*@db(.*\n)*.*knows no scheme 'oracle'"):
         address_of("oracle://me:s3cret@db/x", HERE)
+
+
+@pytest.mark.parametrize("kind", ["text", "folder", "optuna"])
+def test_a_file_of_something_else_is_refused_and_stays_as_it_is(kind: str, tmp_path: Path) -> None:
+    database = tmp_path / "my notes.db"
+    if kind == "text":
+        database.write_text("Not a database, but a file with some notes of a user's.\n")
+    elif kind == "folder":
+        database.mkdir()
+    else:
+        with closing(sqlite3.connect(database)) as connection:
+            connection.execute("CREATE TABLE trials (number INTEGER)")
+            connection.commit()
+    before = None if kind == "folder" else database.read_bytes()
+    causes = {"text": "no SQLite database", "folder": "a directory", "optuna": "something else"}
+    with pytest.raises(TrackingUriError, match=causes[kind]):
+        address_of("sqlite:///my notes.db", tmp_path).require_usable()
+    assert [*tmp_path.iterdir()] == [database]
+    assert before is None or database.read_bytes() == before
 
 
 def test_artifacts_go_beside_the_database_in_a_folder_for_each_experiment() -> None:
