@@ -190,10 +190,11 @@ class Compared:
     local: LocalComparison
     readers: Sequence[Reader]
 
-    def differing(self) -> set[tuple[str, str]]:
-        """Returns the kinds and names of what differs."""
-        some = [("output", one.layer) for one in self.outputs if not one.agrees]
-        return {*some, *(("layer", one.layer) for one in self.layers if not one.agrees)}
+    def differing(self, guilty: Collection[str] = ()) -> list[tuple[str, str]]:
+        """Returns the kind and name of what differs, in order, without layers that are guilty."""
+        layers = (one for one in self.layers if one.layer not in guilty)
+        some = {"layer": layers, "output": self.outputs}
+        return [(kind, one.layer) for kind in some for one in some[kind] if not one.agrees]
 
 
 class Causes:
@@ -289,9 +290,10 @@ class Causes:
             now = self._compare()
         finally:
             _assign(before)
-        guilty = {("layer", path) for path in {*self.guilty, *change.layers}}
-        differing = now.differing() - guilty
-        return len(differing) if differing <= self._now.differing() else math.inf
+        differing = now.differing({*self.guilty, *change.layers})
+        # Layers behind the first may differ because of that.
+        least = [*differing[:1], *(one for one in differing if one[0] == "output")]
+        return len(differing) if {*least} <= {*self._now.differing()} else math.inf
 
     def _undo(self, change: Change) -> None:
         self._values += change.before

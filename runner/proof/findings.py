@@ -161,6 +161,7 @@ def origins_of_variables(
             yield f"{leaf}: from {' + '.join(piece.names) or 'no tensor'}{steps}"
             parents = {name[: -len(_leaf(name))] for name in piece.names}
             modules.setdefault(piece.source, set()).update(parents)
+            yield from _taken_twice(leaf, assignment, plan)
             padding = module.get("padding_idx")
             for tensor in piece.tensors if padding is not None else ():
                 if tensor.shape[:1] > assignment.variable.tensor.shape[:1]:
@@ -170,6 +171,20 @@ def origins_of_variables(
         for name in plan.unused[source]:
             if name[: -len(_leaf(name))] in parents and _leaf(name) not in _NOT_WEIGHTS:
                 yield f"dropped: no variable takes {name}"
+
+
+def _taken_twice(leaf: str, assignment: Assignment, plan: RestorationPlan) -> Iterator[str]:
+    """Yields which variable takes the same, and the tensors of that shape that none takes."""
+    piece, name = assignment.source_tensor, assignment.variable.name
+    others = [a.variable.name for a in plan.assignments if a.source_tensor == piece]
+    others.remove(name)
+    source = plan.sources[piece.source] if piece and others else None
+    if piece and source:
+        shapes, unused = {tensor.shape for tensor in piece.tensors}, plan.unused[piece.source]
+        free = [name for name in unused if (spec := source.find(name)) and spec.shape in shapes]
+        names = ", ".join(free[:_NAMED])
+        if free:
+            yield f"{leaf}: {others[0]} takes the same, no variable takes {names}"
 
 
 def _leaf(tensor: str) -> str:

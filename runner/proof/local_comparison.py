@@ -24,7 +24,6 @@ from runner.planning.comparison import (
     Comparison,
     arranged,
     arrangements,
-    closest,
     compare,
     difference,
 )
@@ -96,12 +95,14 @@ class _Pass:
       inputs: `id` of a layer, in the order of the model -> a digest of its first input.
       calls: `id` of a layer -> which of its calls was compared, from 1.
       handed_on: `id` of a layer -> the record that it hands on.
+      behind: `id` of a layer that differs -> what is called behind it, of which its record may be.
     """
 
     compared: dict[int, Comparison] = field(default_factory=dict)
     inputs: dict[int, object] = field(default_factory=dict)
     calls: dict[int, int] = field(default_factory=dict)
     handed_on: dict[int, _HandedOn] = field(default_factory=dict)
+    behind: dict[int, Any] = field(default_factory=dict)
 
 
 class LocalComparison:
@@ -203,10 +204,16 @@ class LocalComparison:
         names = compared.module, compared.layer
         reader = next(one for one in self._all if (one.module, one.path) == names)
         others = {id(one.layer) for one in self._all if one.path in computing}
-        output = self._reach(reader.layer, others)
+        outputs = keras.tree.flatten(self._reach(reader.layer, others))[:1]
+        if (behind := self._first.behind.get(id(reader.layer))) is not None:
+            outputs += keras.tree.flatten(behind(outputs[0]))
         function = activation_of(reader.layer)
-        recorded = closest(reader.record, array_of(output), function)
-        return [(keras.tree.flatten(output)[0], recorded)]
+        pairs = [
+            (output, array)
+            for output in outputs
+            for _, array in arranged(reader.record, array_of(output).shape, function)
+        ]
+        return [min(pairs, key=lambda pair: difference(array_of(pair[0]), pair[1]))]
 
     def _reach(self, reader: Any, computing: Collection[int]) -> Any:
         """Returns what a layer computes in the call that was recorded.
@@ -243,7 +250,7 @@ class LocalComparison:
             read = _digest((arguments, keywords))
             before = behind.get(read)
             if before is not None and not layer.weights:
-                self._compare_behind(before, output, result)
+                self._compare_behind(before, output, result, layer)
             if id(layer) not in self._layers:
                 return output
             counts[id(layer)] += 1
@@ -300,10 +307,13 @@ class LocalComparison:
         is_wrong = not is_finite and not any(one.is_part for one in self._layers[id(layer)])
         return handed_on if relative < NEAR or is_wrong else None
 
-    def _compare_behind(self, layer: Layer, output: Any, result: _Pass) -> None:
+    def _compare_behind(
+        self, layer: Layer, output: Any, result: _Pass, activation: Any = None
+    ) -> None:
         """Compares what follows a layer with the source's, if that is an activation."""
         value, known = array_of(output), result.compared[id(layer)]
         if not known.agrees:
+            result.behind.setdefault(id(layer.layer), activation)
             function = activation_of(layer.layer)
             names = layer.module, layer.path
             behind = compare(*names, value, layer.record, self.tolerance, activation=function)
@@ -336,7 +346,7 @@ def _is_closer(compared: Mapping[int, Comparison], known: Mapping[int, Compariso
 def _scaled(layer: Layer, value: NDArray[Any], tolerance: float) -> Comparison | None:
     """Returns the comparison of a table whose module scales its rows, as Gemma's; else None."""
     for array in arrangements(layer.record, value.shape):
-        factor = float((value * array).sum() / ((value * value).sum() or 1))
+        factor = max(0.0, float((value * array).sum() / ((value * value).sum() or 1)))
         scaled = (value * factor).astype(value.dtype)
         comparison = compare(layer.module, layer.path, scaled, array, tolerance)
         if comparison.agrees:

@@ -274,6 +274,14 @@ def test_the_layers_with_wrong_rules_are_named_first(planted: str, folder: Path)
     assert not proof.contradiction
 
 
+def test_a_tensor_that_two_variables_take_is_told_with_what_none_takes(folder: Path) -> None:
+    proof = source_of(transformer, folder).proof({"down/kernel": "o/kernel"})
+    assert proof.first_difference is not None
+    assert proof.first_difference.layer == "down"
+    told = "kernel: o/kernel takes the same, no variable takes down.kernel"
+    assert told in proof.findings
+
+
 @pytest.mark.parametrize("planted", ["kernels", "norms", "layers, far", "query and key"])
 def test_tensors_that_only_their_names_make_right_contradict_the_reference(
     planted: str, folder: Path

@@ -189,6 +189,19 @@ def test_layers_without_a_record_that_have_each_others_tensors_are_named(
     assert proof.first_difference.layer in guilty
 
 
+def test_a_cause_is_found_where_the_record_is_of_the_activation_behind_a_layer() -> None:
+    case = CASES["timm-mobilenetv2_100"]
+    model, source = model_of(case, small=True), KEPT / f"{case['source']}.pt"
+    plan = runner.warm_start(model, scaffolds_of(case, str(source)))
+    (norm,) = (layer for layer in model.layers if layer.name == "stem_norm")
+    values = norm.gamma.numpy(), norm.beta.numpy()
+    norm.beta.assign(values[0])
+    norm.gamma.assign(values[1])
+    proof = runner.prove(model, source.with_suffix(".npz"), plan)
+    assert {layer.layer for layer in proof.layers if not layer.agrees} == {"stem_norm"}
+    assert "has two tensors exchanged: once that is undone" in str(proof.first_difference)
+
+
 def test_an_exchange_that_only_the_outputs_show_is_named(tmp_path: Path) -> None:
     x = keras.Input((4,))
     one, two = layers.Dense(4, name="one")(x), layers.Dense(4, name="two")(x)
