@@ -13,7 +13,7 @@ from scipy.sparse.csgraph import connected_components
 
 from runner.mapping.evidence import Places
 from runner.mapping.module_fitting import Array
-from runner.mapping.names import RELATIVE
+from runner.mapping.names import RELATIVE, Token
 from runner.mapping.orders import Numbers, Orders
 from runner.mapping.pairing import Pairing
 
@@ -117,17 +117,29 @@ class _Exchanges:
             at = evidence > 0
             for row in {*self.rows[at].tolist(), *self.takers[at].tolist()}:
                 reasons[row].append(kind)
-        return {
-            row: Judgement(
-                tuple(reasons[row]) or (ONLY,),
-                tuple(
-                    column
-                    for column in sorted(columns[sets[row]] if row in self.doubtful_rows else ())
-                    if np.isfinite(pairing.alone[row, column])
-                ),
-            )
-            for row in pairing.pairs
-        }
+        strangers = _strangers(pairing, self.doubtful_rows)
+        result = {}
+        for row, column in pairing.pairs.items():
+            options = columns[sets[row]] if row in self.doubtful_rows else set[int]()
+            if reasons[row] and column in strangers:
+                options = options | {column}
+            fits = tuple(at for at in sorted(options) if np.isfinite(pairing.alone[row, at]))
+            result[row] = Judgement(tuple(reasons[row]) or (ONLY,), fits)
+        return result
+
+
+def _strangers(pairing: Pairing, doubtful: set[int]) -> set[int]:
+    """Returns the modules of tensors that are surely taken, but no other one of those beside them.
+
+    They may be of a part that the model lacks, such as another head.
+    """
+    beside: dict[tuple[Token, ...], set[int]] = defaultdict(set)
+    for column, module in enumerate(pairing.tensors):
+        for count in range(1, len(module.tokens)):
+            beside[module.tokens[:count]].add(column)
+    taken = {column for row, column in pairing.pairs.items() if row not in doubtful}
+    around = {column: beside[pairing.tensors[column].tokens[:-1]] for column in taken}
+    return {column for column, some in around.items() if some & taken == {column} != some}
 
 
 def _weigh(pairing: Pairing, places: Places, numbers: Numbers, orders: Orders | None) -> _Exchanges:

@@ -90,3 +90,18 @@ def test_decoders_numbered_against_their_order_are_flagged() -> None:
     assert not any(
         pair.is_certain for pair in correspond(variables, tensors, ordered=True).pairs.values()
     )
+
+
+def test_a_layer_of_a_head_that_the_model_lacks_is_flagged() -> None:
+    variables, tensors = dict[str, tuple[int, ...]](), dict[str, tuple[int, ...]]()
+    for at in range(2):
+        for name in ("query", "key"):
+            variables[f"block_{at}/{name}/kernel"] = (8, 8)
+            tensors[f"layer.{at}.{name}.weight"] = (8, 8)
+    variables["pooler/kernel"] = tensors["head.transform.dense.weight"] = (8, 8)
+    alone = correspond(variables, tensors).pairs
+    assert all(pair.is_certain for pair in alone.values())
+    # The model has no other layer of this head.
+    tensors["head.transform.norm.weight"] = (7,)
+    pairs = correspond(variables, tensors).pairs
+    assert [name for name, pair in pairs.items() if not pair.is_certain] == ["pooler/kernel"]
