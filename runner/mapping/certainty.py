@@ -14,7 +14,7 @@ from scipy.sparse.csgraph import connected_components
 from runner.mapping.evidence import Places
 from runner.mapping.module_fitting import Array
 from runner.mapping.names import RELATIVE, Token
-from runner.mapping.orders import Numbers, Orders
+from runner.mapping.orders import Orders
 from runner.mapping.pairing import Pairing
 
 ONLY = "only one fits"
@@ -40,18 +40,18 @@ def weigh_exchanges(pairing: Pairing) -> tuple[Pairing, dict[int, Judgement]]:
     Returns:
       The pairing with these exchanges, and index of a module of variables -> judgement.
     """
-    places, numbers = Places(pairing.variables, pairing.tensors), Numbers(pairing)
-    orders: Orders | None = None
-    exchanges = _weigh(pairing, places, numbers, orders)
+    places, orders = Places(pairing.variables, pairing.tensors), Orders(pairing)
+    exchanges, is_first = _weigh(pairing, places, orders), True
     for _ in range(_MOST_ROUNDS):
         pairs = exchanges.made(pairing.pairs)
         if pairs != pairing.pairs:
             pairing = replace(pairing, pairs=pairs)
-        elif orders is None:
-            orders = Orders(pairing, [row for row in pairs if row not in exchanges.doubtful_rows])
+        elif is_first:
+            is_first = False
+            orders.trust(pairing, [row for row in pairs if row not in exchanges.doubtful_rows])
         else:
             break
-        exchanges = _weigh(pairing, places, numbers, orders)
+        exchanges = _weigh(pairing, places, orders)
     return pairing, exchanges.judgements(pairing)
 
 
@@ -142,7 +142,7 @@ def _strangers(pairing: Pairing, doubtful: set[int]) -> set[int]:
     return {column for column, some in around.items() if some & taken == {column} != some}
 
 
-def _weigh(pairing: Pairing, places: Places, numbers: Numbers, orders: Orders | None) -> _Exchanges:
+def _weigh(pairing: Pairing, places: Places, orders: Orders) -> _Exchanges:
     """Weighs what the names say of all exchanges."""
     alone, pairs = pairing.alone, pairing.pairs
     columns_of = np.full(len(pairing.variables), -1)
@@ -174,8 +174,7 @@ def _weigh(pairing: Pairing, places: Places, numbers: Numbers, orders: Orders | 
     evidence = {
         "words": ~misleads * change(pairing.words.shared(pairs)),
         "structure": taken * change(places.linked(pairs)),
-        "numbers": taken * numbers.signs(rows, takers, columns, others),
+        "numbers": taken * orders.by_numbers(rows, takers, columns, others),
+        "order": taken * orders.trusted(rows, takers, columns, others),
     }
-    if orders is not None:
-        evidence["order"] = taken * orders.signs(rows, takers, columns, others)
     return _Exchanges(rows, takers, others, evidence)
