@@ -174,7 +174,7 @@ def _weigh(pairing: Pairing, places: Places, orders: Orders) -> _Exchanges:
     evidence = {
         "words": ~misleads * change(pairing.words.shared(pairs)),
         "structure": taken * change(places.linked(pairs)),
-        "numbers": taken * orders.by_numbers(rows, takers, columns, others),
+        "numbers": taken * orders.by_names(rows, takers, columns, others),
         "order": taken * orders.trusted(rows, takers, columns, others),
     }
     return _Exchanges(rows, takers, others, evidence)

@@ -119,9 +119,11 @@ def group(
         if len({*named}) < len(named):
             named = [leaf.word for leaf in parts]
         cells = tokens(beginning)
+        if len(parts) == 1 and named[0] == parts[0].word:
+            named = [WEIGHT]
         if len(parts) == 1 and parts[0].word not in roles:
             # A parameter of its own, such as `cls_token`, is named by all of its words.
-            named, cells = [WEIGHT], tokens(f"{beginning}{parts[0].word}")
+            cells = tokens(f"{beginning}{parts[0].word}")
         leaves_of = dict(zip(named, parts, strict=True))
         modules.append(Module(beginning, cells, leaves_of, len(modules)))
     return _recurrent(modules)

@@ -22,8 +22,8 @@ PLAIN = {
     "pytorch-lstm-keras": 0,
     # Norms in front of attention and behind it, whose words mislead.
     "hugging_face-llama-kerashub": 24,
-    "hugging_face-mistral-kerashub": 24,
-    "hugging_face-gemma-kerashub": 0,
+    # The norm behind all blocks is `model.norm`, which has no word that tells it apart.
+    "hugging_face-mistral-kerashub": 0,
 }
 
 
