@@ -107,7 +107,7 @@ def _cells(modules: Sequence[Module]) -> Array:
     rows = []
     for module in modules:
         row = [
-            token
+            min(token, _STAGE - 1)
             if isinstance(token, int)
             else _STAGE + STAGES[token]
             if token in STAGES

@@ -105,3 +105,12 @@ def test_a_layer_of_a_head_that_the_model_lacks_is_flagged() -> None:
     tensors["head.transform.norm.weight"] = (7,)
     pairs = correspond(variables, tensors).pairs
     assert [name for name, pair in pairs.items() if not pair.is_certain] == ["pooler/kernel"]
+
+
+def test_numbers_of_any_length_are_compared() -> None:
+    names = [f"run{10**20}/layer_{at}" for at in range(3)]
+    variables = {f"{name}/kernel": (8, 8) for name in names}
+    tensors = {f"{name.replace('/', '.')}.weight": (8, 8) for name in names}
+    pairs = correspond(variables, tensors).pairs
+    assert [pair.taken.tensors for pair in pairs.values()] == [(name,) for name in tensors]
+    assert all(pair.is_certain for pair in pairs.values())
