@@ -11,7 +11,7 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from runner.mapping.evidence import Places
+from runner.mapping.evidence import Surroundings
 from runner.mapping.module_fitting import Array
 from runner.mapping.names import RELATIVE, Token
 from runner.mapping.orders import Orders
@@ -40,8 +40,8 @@ def weigh_exchanges(pairing: Pairing) -> tuple[Pairing, dict[int, Judgement]]:
     Returns:
       The pairing with these exchanges, and index of a module of variables -> judgement.
     """
-    places, orders = Places(pairing.variables, pairing.tensors), Orders(pairing)
-    exchanges, is_first = _weigh(pairing, places, orders), True
+    surroundings, orders = Surroundings(pairing.variables, pairing.tensors), Orders(pairing)
+    exchanges, is_first = _weigh(pairing, surroundings, orders), True
     for _ in range(_MOST_ROUNDS):
         pairs = exchanges.made(pairing.pairs)
         if pairs != pairing.pairs:
@@ -51,7 +51,7 @@ def weigh_exchanges(pairing: Pairing) -> tuple[Pairing, dict[int, Judgement]]:
             orders.trust(pairing, [row for row in pairs if row not in exchanges.doubtful_rows])
         else:
             break
-        exchanges = _weigh(pairing, places, orders)
+        exchanges = _weigh(pairing, surroundings, orders)
     return pairing, exchanges.judgements(pairing)
 
 
@@ -142,7 +142,7 @@ def _strangers(pairing: Pairing, doubtful: set[int]) -> set[int]:
     return {column for column, some in around.items() if some & taken == {column} != some}
 
 
-def _weigh(pairing: Pairing, places: Places, orders: Orders) -> _Exchanges:
+def _weigh(pairing: Pairing, surroundings: Surroundings, orders: Orders) -> _Exchanges:
     """Weighs what the names say of all exchanges."""
     alone, pairs = pairing.alone, pairing.pairs
     columns_of = np.full(len(pairing.variables), -1)
@@ -173,7 +173,7 @@ def _weigh(pairing: Pairing, places: Places, orders: Orders) -> _Exchanges:
     misleads = mine[rows] | theirs[columns] | (taken & (mine[takers] | theirs[others]))
     evidence = {
         "words": ~misleads * change(pairing.words.shared(pairs)),
-        "structure": taken * change(places.linked(pairs)),
+        "structure": taken * change(surroundings.linked(pairs)),
         "numbers": taken * orders.by_names(rows, takers, columns, others),
         "order": taken * orders.trusted(rows, takers, columns, others),
     }
