@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from runner.mapping import module_fitting
 from runner.mapping.cuts import MOST_PARTS, Cut, cuts
 from runner.mapping.layouts import Shape, Variable, ways
 from runner.mapping.module_fitting import Taken, fit_recurrent
@@ -209,11 +210,8 @@ def _of_module(variables: Sequence[Variable], module: Module) -> Iterator[Candid
 
 def constant(variable: Variable) -> Taken | None:
     """Returns what stands for a bias or a scale that a module lacks."""
-    role = _role(variable)
-    if role == BIAS:
-        return Taken((), step="zeros()")
-    is_scale = role == WEIGHT and len(variable.shape) == 1
-    return Taken((), step="ones()") if is_scale else None
+    step = module_fitting.constant(_role(variable), variable.shape)
+    return Taken((), step=step) if step else None
 
 
 def _of_fused(variables: Sequence[Variable], module: Module) -> Iterator[Candidate]:
@@ -284,7 +282,7 @@ def _recurrent(variables: Sequence[Variable], source: RecordedCheckpoint) -> lis
             if fitting is None:
                 break
             taken |= fitting.by_variable
-            taken |= dict.fromkeys(fitting.lacking, Taken((), step="zeros()"))
+            taken |= {name: Taken((), step=step) for name, step in fitting.constants.items()}
         else:
             result.append(Candidate(taken, tuple(module.name for module in modules)))
     return result

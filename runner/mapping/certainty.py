@@ -11,10 +11,10 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from runner.mapping.evidence import Places
+from runner.mapping.evidence import Surroundings
 from runner.mapping.module_fitting import Array
-from runner.mapping.names import RELATIVE
-from runner.mapping.orders import Numbers, Orders
+from runner.mapping.names import RELATIVE, Token
+from runner.mapping.orders import Orders
 from runner.mapping.pairing import Pairing
 
 ONLY = "only one fits"
@@ -40,18 +40,18 @@ def weigh_exchanges(pairing: Pairing) -> tuple[Pairing, dict[int, Judgement]]:
     Returns:
       The pairing with these exchanges, and index of a module of variables -> judgement.
     """
-    places, numbers = Places(pairing.variables, pairing.tensors), Numbers(pairing)
-    orders: Orders | None = None
-    exchanges = _weigh(pairing, places, numbers, orders)
+    surroundings, orders = Surroundings(pairing.variables, pairing.tensors), Orders(pairing)
+    exchanges, is_first = _weigh(pairing, surroundings, orders), True
     for _ in range(_MOST_ROUNDS):
         pairs = exchanges.made(pairing.pairs)
         if pairs != pairing.pairs:
             pairing = replace(pairing, pairs=pairs)
-        elif orders is None:
-            orders = Orders(pairing, [row for row in pairs if row not in exchanges.doubtful_rows])
+        elif is_first:
+            is_first = False
+            orders.trust(pairing, [row for row in pairs if row not in exchanges.doubtful_rows])
         else:
             break
-        exchanges = _weigh(pairing, places, numbers, orders)
+        exchanges = _weigh(pairing, surroundings, orders)
     return pairing, exchanges.judgements(pairing)
 
 
@@ -117,20 +117,32 @@ class _Exchanges:
             at = evidence > 0
             for row in {*self.rows[at].tolist(), *self.takers[at].tolist()}:
                 reasons[row].append(kind)
-        return {
-            row: Judgement(
-                tuple(reasons[row]) or (ONLY,),
-                tuple(
-                    column
-                    for column in sorted(columns[sets[row]] if row in self.doubtful_rows else ())
-                    if np.isfinite(pairing.alone[row, column])
-                ),
-            )
-            for row in pairing.pairs
-        }
+        strangers = _strangers(pairing, self.doubtful_rows)
+        result = {}
+        for row, column in pairing.pairs.items():
+            options = columns[sets[row]] if row in self.doubtful_rows else set[int]()
+            if reasons[row] and column in strangers:
+                options = options | {column}
+            fits = tuple(at for at in sorted(options) if np.isfinite(pairing.alone[row, at]))
+            result[row] = Judgement(tuple(reasons[row]) or (ONLY,), fits)
+        return result
 
 
-def _weigh(pairing: Pairing, places: Places, numbers: Numbers, orders: Orders | None) -> _Exchanges:
+def _strangers(pairing: Pairing, doubtful: set[int]) -> set[int]:
+    """Returns the modules of tensors that are surely taken, but no other one of those beside them.
+
+    They may be of a part that the model lacks, such as another head.
+    """
+    beside: dict[tuple[Token, ...], set[int]] = defaultdict(set)
+    for column, module in enumerate(pairing.tensors):
+        for count in range(1, len(module.tokens)):
+            beside[module.tokens[:count]].add(column)
+    taken = {column for row, column in pairing.pairs.items() if row not in doubtful}
+    around = {column: beside[pairing.tensors[column].tokens[:-1]] for column in taken}
+    return {column for column, some in around.items() if some & taken == {column} != some}
+
+
+def _weigh(pairing: Pairing, surroundings: Surroundings, orders: Orders) -> _Exchanges:
     """Weighs what the names say of all exchanges."""
     alone, pairs = pairing.alone, pairing.pairs
     columns_of = np.full(len(pairing.variables), -1)
@@ -161,9 +173,8 @@ def _weigh(pairing: Pairing, places: Places, numbers: Numbers, orders: Orders | 
     misleads = mine[rows] | theirs[columns] | (taken & (mine[takers] | theirs[others]))
     evidence = {
         "words": ~misleads * change(pairing.words.shared(pairs)),
-        "structure": taken * change(places.linked(pairs)),
-        "numbers": taken * numbers.signs(rows, takers, columns, others),
+        "structure": taken * change(surroundings.linked(pairs)),
+        "numbers": taken * orders.by_names(rows, takers, columns, others),
+        "order": taken * orders.trusted(rows, takers, columns, others),
     }
-    if orders is not None:
-        evidence["order"] = taken * orders.signs(rows, takers, columns, others)
     return _Exchanges(rows, takers, others, evidence)

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 from runner.mapping.certainty import ONLY, Judgement, weigh_exchanges
 from runner.mapping.layouts import Shape
 from runner.mapping.leftovers import leftovers
-from runner.mapping.module_fitting import Fitting, ModuleFitter, Taken, is_only
-from runner.mapping.modules import WEIGHT, Module, group, thirds
+from runner.mapping.module_fitting import ModuleFitter, Taken, is_only
+from runner.mapping.modules import group, thirds
 from runner.mapping.names import hinted, tokens
 from runner.mapping.pairing import Pairing, assign
 from runner.mapping.weights import Unread, is_slot
 
-BESIDE = "the bias nearest to its kernel"
+BESIDE = "the nearest of those left"
 
 
 @dataclass(frozen=True)
@@ -159,20 +159,17 @@ def correspond(
     fitter = ModuleFitter(mine, theirs, file_format)
     pairing, judgements = weigh_exchanges(assign(mine, theirs, fitter, ordered=ordered))
     pairs: dict[str, Pair] = {}
+    constants: dict[str, str] = {}
     for row, column in pairing.pairs.items():
-        for variable in pairing.fitting(row, column).by_variable:
+        fitting = pairing.fitting(row, column)
+        for variable in fitting.by_variable:
             pairs[variable] = _pair(pairing, judgements[row], row, variable)
-    pairs |= _positions(variables, tensors, pairs)
-    constants = {
-        variable: "ones()" if role == WEIGHT else "zeros()"
-        for row, column in pairing.pairs.items()
-        if row in judgements and not judgements[row].candidates
-        for role, variable in _lacking(mine[row], pairing.fitting(row, column))
-    }
+        if not judgements[row].candidates:
+            constants |= fitting.constants
     lacking = {name for name in variables if name not in pairs}
     taken_by = {name: _names(pair) for name, pair in pairs.items()}
     beside, options = leftovers(
-        mine, theirs, taken=taken_by, pending=lacking, constants={*constants}
+        mine, theirs, fitter, taken=taken_by, pending=lacking, constants={*constants}
     )
     pairs |= {name: Pair(name, one, (BESIDE,)) for name, one in beside.items()}
     pairs |= {name: Pair(name, some[0], (), some) for name, some in options.items()}
@@ -189,35 +186,6 @@ def correspond(
 def _names(pair: Pair) -> tuple[str, ...]:
     """Returns the tensors that a variable takes or may take."""
     return tuple(name for taken in pair.candidates or (pair.taken,) for name in taken.tensors)
-
-
-def _lacking(module: Module, fitting: Fitting) -> list[tuple[str, str]]:
-    """Returns the role and name of the variables for which a module's tensors have none."""
-    leaves = module.leaves.items()
-    return [(role, leaf.name) for role, leaf in leaves if leaf.name in fitting.lacking]
-
-
-def _positions(
-    variables: Mapping[str, Shape], tensors: Mapping[str, Shape], pairs: Mapping[str, Pair]
-) -> dict[str, Pair]:
-    """Finds tables of positions that begin behind two rows, as RoBERTa's and BART's do."""
-    used = {name for pair in pairs.values() for name in pair.taken.tensors}
-    free = [name for name in tensors if name not in used and "position" in tokens(name)]
-    result = {}
-    for variable, shape in variables.items():
-        if variable in pairs or len(shape) != 2 or "position" not in tokens(variable):
-            continue
-        rows = (shape[0] + 2, shape[1])
-        fit = [name for name in free if tensors[name] == rows]
-        words = {*tokens(variable)}
-        fit.sort(key=lambda name: -len(words & {*tokens(name)}))
-        options = tuple(Taken((name,), cut="[2:]") for name in fit)
-        shared = [len(words & {*tokens(name)}) for name in fit[:2]]
-        if options:
-            sure = len(options) == 1 or shared[0] > shared[1]
-            reasons = ("two rows more: positions begin behind the padding",)
-            result[variable] = Pair(variable, options[0], reasons, () if sure else options)
-    return result
 
 
 def _natural(name: str) -> tuple[tuple[bool, str, int], ...]:

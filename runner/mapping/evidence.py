@@ -49,10 +49,10 @@ class Words:
         return trust
 
 
-class Places:
+class Surroundings:
     """Which places among names correspond.
 
-    A module is in the places of all beginnings and ends of its name. Places that hold equal
+    A module is in the places of all beginnings and ends of its name. Surroundings that hold equal
     modules are of one kind, and could be exchanged as a whole: that one module is with its own
     block is no evidence for any of the blocks.
     """

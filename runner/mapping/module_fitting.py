@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -55,12 +55,12 @@ class Fitting:
 
     Attributes:
       by_variable: variable -> what it takes.
-      lacking: the variables without a tensor, such as absent biases.
+      constants: variable without a tensor, such as an absent bias -> what stands for it.
       extra: how many tensors no variable takes.
     """
 
     by_variable: Mapping[str, Taken]
-    lacking: tuple[str, ...] = ()
+    constants: Mapping[str, str] = field(default_factory=dict)
     extra: int = 0
 
 
@@ -103,7 +103,7 @@ class ModuleFitter:
                 one, two = variables[rows[0]], tensors[columns[0]]
                 fitting = self.fit(one, two) if one.sizes[-1] == two.sizes[-1] else None
                 if fitting is not None:
-                    matrix[np.ix_(rows, columns)] = len(fitting.lacking) + fitting.extra
+                    matrix[np.ix_(rows, columns)] = len(fitting.constants) + fitting.extra
         return matrix
 
     def fit(self, variables: Module, tensors: Module) -> Fitting | None:
@@ -112,7 +112,7 @@ class ModuleFitter:
             return fit_recurrent(variables, tensors)
         free = dict(tensors.leaves)
         taken: dict[str, Taken] = {}
-        lacking, unnamed = [], []
+        constants, unnamed = dict[str, str](), []
         for role, leaf in variables.leaves.items():
             if role not in free:
                 unnamed.append((role, leaf))
@@ -131,8 +131,8 @@ class ModuleFitter:
                 first = next((name for name in options if name in guesses), next(iter(options)))
                 others = tuple(options) if len(options) > 1 else ()
                 taken[leaf.name] = replace(options[first], others=others)
-            elif role == BIAS or (role == WEIGHT and variables.is_vector):
-                lacking.append(leaf.name)
+            elif missing := constant(role, leaf.shape):
+                constants[leaf.name] = missing
             else:
                 return None
         for several in [leaf for leaf in taken.values() if leaf.others]:
@@ -141,7 +141,7 @@ class ModuleFitter:
         extra = [role for role, leaf in tensors.leaves.items() if leaf.name not in used]
         if not taken or {*extra} - {BIAS, WEIGHT}:
             return None
-        return Fitting(taken, tuple(lacking), len(extra))
+        return Fitting(taken, constants, len(extra))
 
     def take(self, variable: Leaf, tensor: Leaf) -> Taken | None:
         """Returns how a variable takes a tensor in the layout of the file, None if it cannot."""
@@ -163,6 +163,11 @@ class ModuleFitter:
                 way.layout for tensor in self._shapes for way in fits(shape, tensor)
             }
         return self._fitting_layouts[shape]
+
+
+def constant(role: str, shape: Shape) -> str | None:
+    """Returns what stands for a bias or a scale that a module lacks."""
+    return "zeros()" if role == BIAS else "ones()" if role == WEIGHT and len(shape) == 1 else None
 
 
 def is_only(variables: Module, tensors: Module, name: str) -> bool:
@@ -223,6 +228,6 @@ def fit_recurrent(variables: Module, tensors: Module) -> Fitting | None:
     if BIAS not in mine:
         return Fitting(taken, extra=len(biases))
     if not biases:
-        return Fitting(taken, (mine[BIAS].name,))
+        return Fitting(taken, {mine[BIAS].name: "zeros()"})
     taken[mine[BIAS].name] = Taken(biases, step=step)
     return Fitting(taken)

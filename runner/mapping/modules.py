@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from runner.mapping.cuts import Cut, cuts
 from runner.mapping.layouts import Shape, Variable
 from runner.mapping.names import Token, tokens
 from runner.proof.source_modules import of_module
@@ -120,8 +121,10 @@ def group(
             named = [leaf.word for leaf in parts]
         cells = tokens(beginning)
         if len(parts) == 1 and named[0] == parts[0].word:
+            named = [WEIGHT]
+        if len(parts) == 1 and parts[0].word not in roles:
             # A parameter of its own, such as `cls_token`, is named by all of its words.
-            named, cells = [WEIGHT], tokens(f"{beginning}{parts[0].word}")
+            cells = tokens(f"{beginning}{parts[0].word}")
         leaves_of = dict(zip(named, parts, strict=True))
         modules.append(Module(beginning, cells, leaves_of, len(modules)))
     return _recurrent(modules)
@@ -186,23 +189,24 @@ def thirds(tensors: Sequence[Module], variables: Sequence[Module]) -> list[Modul
     needed = {math.prod(weight.shape) for weight in weights if len(weight.shape) > 1}
     result: list[Module] = []
     for module in tensors:
-        weight, bias = module.leaves.get(WEIGHT), module.leaves.get(BIAS)
-        size = math.prod(weight.shape) if weight else 0
-        longest = max(weight.shape) if weight else 0
+        weight = module.leaves.get(WEIGHT)
+        size, whole = (math.prod(weight.shape), max(weight.shape)) if weight else (0, 0)
         is_matrix = weight is not None and sum(axis > 1 for axis in weight.shape) == 2
-        fused = is_matrix and size not in needed and size // 3 in needed and longest % 3 == 0
-        if weight is None or not fused:
+        if not is_matrix or size in needed or size // 3 not in needed or whole % 3:
             result.append(module)
             continue
-        axes = list(weight.shape)
-        axis = axes.index(longest)
-        axes[axis] //= 3
-        for number, projection in enumerate(_PROJECTIONS):
-            cut = f"split(3, {number}, axis={axis})"
-            leaves = {WEIGHT: replace(weight, shape=tuple(axes), cut=cut)}
-            if bias:
-                cut = f"split(3, {number}, axis=0)"
-                leaves[BIAS] = replace(bias, shape=(bias.shape[0] // 3,), cut=cut)
+        for cut, projection in zip(cuts(whole, whole // 3, ()), _PROJECTIONS, strict=True):
+            leaves = {
+                role: _part(module.leaves[role], cut)
+                for role in (WEIGHT, BIAS)
+                if role in module.leaves
+            }
             cells = (*module.tokens, projection)
             result.append(Module(module.name, cells, leaves, module.position))
     return result
+
+
+def _part(leaf: Leaf, cut: Cut) -> Leaf:
+    axis = leaf.shape.index(cut.whole)
+    shape = (*leaf.shape[:axis], cut.size, *leaf.shape[axis + 1 :])
+    return replace(leaf, shape=shape, cut=cut.steps(leaf.shape, axis))

@@ -66,6 +66,8 @@ _SYNONYMS = {
 # Words that place a module beside another one: `post_attention_norm` may be the norm behind
 # attention, or the one before what follows it.
 RELATIVE = frozenset({"pre", "post"})
+# The order of parts in a block, as their words tell it.
+STAGES = {"input": 0, "pre": 0, "attention": 1, "mlp": 2, "output": 3, "post": 4}
 
 
 def tokens(name: str) -> tuple[Token, ...]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from runner.mapping.module_fitting import Array
 from runner.mapping.modules import Module
-from runner.mapping.names import Token
+from runner.mapping.names import STAGES, Token
 from runner.mapping.pairing import Pairing
 
 # The end of a name that Keras counted up, also in its files.
@@ -19,63 +19,8 @@ _COUNTED = re.compile(r"_\d+[/.]?(vars/)?$")
 # How many neighbours of each module are compared, how many of these comparisons must agree, and
 # how many may not.
 _NEIGHBOURS, _LEAST, _MOST = 8, 12, 1
-# Stand for the first word of all in a name as numbers, and for the end of a name.
-_FIRST_WORD, _END = 10**15, 10**15 - 1
-
-
-class Numbers:
-    """The order of modules by the first numbers in which their names differ."""
-
-    def __init__(self, pairing: Pairing) -> None:
-        self._ordered = pairing.ordered
-        self._mine, self._theirs = _cells(pairing.variables), _cells(pairing.tensors)
-        self._places, self._other_places = (
-            np.array([module.position for module in side])
-            for side in (pairing.variables, pairing.tensors)
-        )
-
-    def signs(self, rows: Array, takers: Array, columns: Array, others: Array) -> Array:
-        """Returns 1 where numbers speak for pairs, -1 for their exchange, else 0."""
-        (one, two), (three, four) = (
-            _difference(self._mine, rows, takers),
-            _difference(self._theirs, columns, others),
-        )
-        mine, theirs = _sign(one, two), _sign(three, four)
-        # Decoders are often numbered against their order: `up_3` may come first.
-        places = mine * np.sign(self._places[rows] - self._places[takers])
-        if self._ordered:
-            places *= theirs * np.sign(self._other_places[columns] - self._other_places[others])
-        is_same = (one == three) & (two == four)
-        return np.where(is_same | (places >= 0), mine * theirs, 0)
-
-
-def _cells(modules: Sequence[Module]) -> Array:
-    """Returns names as rows of numbers; words are large ones."""
-    words: dict[Token, int] = {}
-    rows = []
-    for module in modules:
-        row = [
-            token if isinstance(token, int) else words.setdefault(token, _FIRST_WORD + len(words))
-            for token in module.tokens
-        ]
-        # `norm` comes before `norm_1`, but `fc` may come behind `fc1`.
-        at = len(row) - 1 if _COUNTED.search(module.name) else len(row)
-        rows.append([*row[:at], _END, *row[at:]])
-    cells = np.full((len(rows), max(map(len, rows), default=0) + 1), -1)
-    for row, cell in zip(rows, cells, strict=True):
-        cell[: len(row)] = row
-    return cells
-
-
-def _difference(cells: Array, first: Array, second: Array) -> tuple[Array, Array]:
-    one, two = cells[first], cells[second]
-    at = np.arange(len(one)), (one != two).argmax(1)
-    return one[at], two[at]
-
-
-def _sign(one: Array, two: Array) -> Array:
-    sign: Array = np.sign(one - two) * (np.maximum(one, two) < _END)
-    return sign
+# Stand for words of stages and for the end of a name; other words are larger, numbers smaller.
+_STAGE, _END = 10**15, 10**15 + 10
 
 
 class _Order(NamedTuple):
@@ -93,24 +38,43 @@ class _Order(NamedTuple):
 
 
 class Orders:
-    """The orders of both sides that agree for all modules whose pairs other evidence decides.
+    """The order of both sides by the numbers of their names, and by their definition.
 
-    Each side is ordered by its definition, or by the numbers in names that have the same words.
+    Names with the same words are ordered by their numbers; a file may have no order of definition.
     """
 
-    def __init__(self, pairing: Pairing, certain: Sequence[int]) -> None:
-        mine = _orders(pairing.variables, definition=True)
-        theirs = _orders(pairing.tensors, definition=pairing.ordered)
+    def __init__(self, pairing: Pairing) -> None:
+        self._mine = _orders(pairing.variables, definition=True)
+        self._theirs = _orders(pairing.tensors, definition=pairing.ordered)
+        self._cells, self._other_cells = _cells(pairing.variables), _cells(pairing.tensors)
+        self._agreeing: list[tuple[_Order, _Order]] = []
+
+    def trust(self, pairing: Pairing, certain: Sequence[int]) -> None:
+        """Trusts the orders that agree for all modules whose pairs other evidence decides."""
         rows = np.array(sorted(certain, key=lambda row: pairing.variables[row].position), int)
         columns = np.array([pairing.pairs[row] for row in rows], int)
         self._agreeing = [
             (one, two)
-            for one, two in product(mine, theirs)
+            for one, two in product(self._mine, self._theirs)
             if _agree(one, two, rows=rows, columns=columns)
         ]
 
-    def signs(self, rows: Array, takers: Array, columns: Array, others: Array) -> Array:
-        """Returns 1 where all orders speak for pairs, -1 for their exchange, else 0."""
+    def by_names(self, rows: Array, takers: Array, columns: Array, others: Array) -> Array:
+        """Returns 1 where the first differences of names speak for pairs, -1 against, else 0."""
+        mine, is_stage, one = _signs(self._cells, rows, takers)
+        theirs, is_other_stage, two = _signs(self._other_cells, columns, others)
+        place = mine * self._mine[1].signs(rows, takers)
+        other_place = np.zeros(len(rows), int)
+        if is_defined := len(self._theirs) > 1:
+            other_place = theirs * self._theirs[1].signs(columns, others)
+        # Decoders are often numbered against their order: `up_3` may come first.
+        agree = (place * (other_place if is_defined else 1) >= 0) | (one == two).all(1)
+        # Words of stages mislead, unless both definitions say the same.
+        agree &= ~(is_stage | is_other_stage) | (np.minimum(place, other_place) > 0)
+        return np.where(agree, mine * theirs, 0)
+
+    def trusted(self, rows: Array, takers: Array, columns: Array, others: Array) -> Array:
+        """Returns 1 where all trusted orders speak for pairs, -1 for their exchange, else 0."""
         none = np.zeros(len(rows), int)
         signs = [
             none,
@@ -135,6 +99,38 @@ def _orders(modules: Sequence[Module], *, definition: bool) -> list[_Order]:
         positions = np.array([module.position for module in modules], int)
         orders.append(_Order(np.zeros(len(modules), int), positions, by_words))
     return orders
+
+
+def _cells(modules: Sequence[Module]) -> Array:
+    """Returns the words and numbers of names as rows of numbers."""
+    words: dict[Token, int] = {}
+    rows = []
+    for module in modules:
+        row = [
+            min(token, _STAGE - 1)
+            if isinstance(token, int)
+            else _STAGE + STAGES[token]
+            if token in STAGES
+            else words.setdefault(token, _END + 1 + len(words))
+            for token in module.tokens
+        ]
+        # `norm` comes before `norm_1`, but `fc` may come behind `fc1`.
+        at = len(row) - 1 if _COUNTED.search(module.name) else len(row)
+        rows.append([*row[:at], _END, *row[at:]])
+    cells = np.full((len(rows), max(map(len, rows), default=0) + 1), -1)
+    for row, cell in zip(rows, cells, strict=True):
+        cell[: len(row)] = row
+    return cells
+
+
+def _signs(cells: Array, first: Array, second: Array) -> tuple[Array, Array, Array]:
+    """Returns how names compare by their first differences, whether by stages, and these."""
+    one, two = cells[first], cells[second]
+    at = np.arange(len(one)), (one != two).argmax(1)
+    pairs = np.stack([one[at], two[at]], 1)
+    is_stage = np.min(pairs, axis=1) >= _STAGE
+    is_known = (np.max(pairs, axis=1) < _STAGE) | is_stage & (np.max(pairs, axis=1) < _END)
+    return np.sign(pairs[:, 0] - pairs[:, 1]) * is_known, is_stage, pairs
 
 
 def _agree(one: _Order, two: _Order, *, rows: Array, columns: Array) -> bool:

@@ -22,8 +22,8 @@ PLAIN = {
     "pytorch-lstm-keras": 0,
     # Norms in front of attention and behind it, whose words mislead.
     "hugging_face-llama-kerashub": 24,
-    "hugging_face-mistral-kerashub": 24,
-    "hugging_face-gemma-kerashub": 0,
+    # The norm behind all blocks is `model.norm`, which has no word that tells it apart.
+    "hugging_face-mistral-kerashub": 0,
 }
 
 
@@ -90,3 +90,27 @@ def test_decoders_numbered_against_their_order_are_flagged() -> None:
     assert not any(
         pair.is_certain for pair in correspond(variables, tensors, ordered=True).pairs.values()
     )
+
+
+def test_a_layer_of_a_head_that_the_model_lacks_is_flagged() -> None:
+    variables, tensors = dict[str, tuple[int, ...]](), dict[str, tuple[int, ...]]()
+    for at in range(2):
+        for name in ("query", "key"):
+            variables[f"block_{at}/{name}/kernel"] = (8, 8)
+            tensors[f"layer.{at}.{name}.weight"] = (8, 8)
+    variables["pooler/kernel"] = tensors["head.transform.dense.weight"] = (8, 8)
+    alone = correspond(variables, tensors).pairs
+    assert all(pair.is_certain for pair in alone.values())
+    # The model has no other layer of this head.
+    tensors["head.transform.norm.weight"] = (7,)
+    pairs = correspond(variables, tensors).pairs
+    assert [name for name, pair in pairs.items() if not pair.is_certain] == ["pooler/kernel"]
+
+
+def test_numbers_of_any_length_are_compared() -> None:
+    names = [f"run{10**20}/layer_{at}" for at in range(3)]
+    variables = {f"{name}/kernel": (8, 8) for name in names}
+    tensors = {f"{name.replace('/', '.')}.weight": (8, 8) for name in names}
+    pairs = correspond(variables, tensors).pairs
+    assert [pair.taken.tensors for pair in pairs.values()] == [(name,) for name in tensors]
+    assert all(pair.is_certain for pair in pairs.values())
