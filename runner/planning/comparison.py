@@ -73,8 +73,8 @@ class Proof:
       findings: differences between the source and the first layer that differs, in words; where
         the proof holds, settings that do not change outputs, such as momentum.
       contradiction: why the checkpoint and the reference do not belong together, if that is why.
-      doubtful: the layers that have wrong tensors, and the first one that differs without a cause
-        with those that reach it and that no record shows to be right.
+      doubtful: the layers that have wrong tensors, and the first one that differs without a cause,
+        if it is not near, with those that reach it and that no record shows to be right.
     """
 
     reference: str

@@ -130,7 +130,6 @@ class _Proving:
             modules=len(reference.activations),
             compared=len({one.module for one in causes.before.layers}),
             contradiction=causes.contradiction,
-            doubtful=tuple(sorted({*causes.guilty, *causes.unproven})),
         )
         settings = {layer.layer: self._settings(layer) for layer in layers}
         if proof.agrees:
@@ -141,7 +140,11 @@ class _Proving:
         lines += further_causes([one for one in layers if one.layer in causes.guilty])
         if not causes.found:
             lines += unproven([path for path in causes.unproven if path != (first and first.layer)])
-        return replace(proof, findings=(*lines, *(self._origins(first) if first else ())))
+        # A layer that is near differs itself, as by its epsilon.
+        is_near = first is not None and first.relative < NEAR
+        doubtful = {*causes.guilty} if is_near else {*causes.guilty, *causes.unproven}
+        lines += self._origins(first) if first else ()
+        return replace(proof, findings=tuple(lines), doubtful=tuple(sorted(doubtful)))
 
     def _compared(self, inputs: Any) -> Compared:
         """Compares the model with its present values."""

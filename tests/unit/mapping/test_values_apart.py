@@ -370,6 +370,7 @@ def test_a_layer_that_differs_itself_decides_on_what_is_before_it(tmp_path: Path
     proposal = runner.propose(attending(epsilon=1e-3), files[0], reference=files[1])
     assert [*proposal.plan.problems] == []
     (correspondence,) = proposal.correspondences.values()
+    assert correspondence.undecided == ()
     taken = {name: pair.taken.tensors for name, pair in correspondence.pairs.items()}
     assert taken["attention/query"] == ("attention.wo",)
     assert taken["attention/output_kernel"] == ("attention.wq",)
