@@ -22,7 +22,7 @@ from runner.mapping.walk import Walk
 from runner.planning.comparison import compare
 from runner.planning.model_variables import keras_variables
 from runner.proof.feeding import array_of, by_name, model_inputs, recorded_names
-from runner.proof.proving import full_precision
+from runner.proof.precision import full_precision
 from runner.proof.reference import Reference
 from runner.restoration.eager import unchanged
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import keras
-import tensorflow as tf
 from numpy.typing import NDArray
 
 from runner.errors import ConfigError, described_type, ranked
@@ -47,6 +45,7 @@ from runner.proof.findings import (
     unproven,
 )
 from runner.proof.local_comparison import NEAR, Layer, LocalComparison
+from runner.proof.precision import full_precision, least_precise
 from runner.proof.reference import Reference, read_reference
 from runner.proof.source_modules import counterparts, mixed_modules, of_module
 
@@ -108,7 +107,7 @@ class _Proving:
         self._part = self._smallest(model) if scaffold else model
         self._layers = {self._path(model, layer): layer for layer in layers_of(self._part)}
         computing = [layer for layer in self._layers.values() if _is_leaf(layer)]
-        self._dtype = _least_precise(computing, reference)
+        self._dtype = least_precise(computing, reference)
         self._tolerance = float(reference.metadata.get("tolerance", TOLERANCES[self._dtype]))
         is_recorded = "tolerance" in reference.metadata
         self._local = self._tolerance if is_recorded else LOCAL * self._tolerance
@@ -386,23 +385,3 @@ _RECURRENT = (keras.layers.RNN, keras.layers.Bidirectional)
 
 def _is_leaf(layer: Any) -> bool:
     return len(layers_of(layer)) == 1
-
-
-def _least_precise(layers: Iterable[Any], reference: Reference) -> str:
-    """Returns the least precise dtype that layers compute in, or that was recorded."""
-    inputs = keras.layers.InputLayer
-    dtypes = {layer.compute_dtype for layer in layers if not isinstance(layer, inputs)}
-    recorded = {**reference.outputs, **reference.outlines}
-    dtypes |= {array.dtype.name for array in recorded.values()}
-    return next((dtype for dtype in TOLERANCES if dtype in dtypes), "float32")
-
-
-@contextmanager
-def full_precision() -> Iterator[None]:
-    """Turns TF32 off, in which GPUs multiply float32 with 10 bits."""
-    enabled = tf.config.experimental.tensor_float_32_execution_enabled()
-    tf.config.experimental.enable_tensor_float_32_execution(False)
-    try:
-        yield
-    finally:
-        tf.config.experimental.enable_tensor_float_32_execution(enabled)
