@@ -27,6 +27,8 @@ from runner.mapping.ways import Changes, Ways
 
 # How often the layers before a call may be searched in vain.
 _MOST_SEARCHES = 2
+# How near a reader must be that decides on layers whose own records say otherwise.
+_NEARER = 0.01
 # How many exchanges of layers that no record speaks for are tried.
 _MOST_EXCHANGES = 4 * MOST_OF_KIND
 # To how many changes that are measured it comes to decide again behind one.
@@ -280,11 +282,11 @@ class Walk:
                 # Behind a layer that was only near, agreement proves nothing; a difference does.
                 agreement = current if decision.is_unrecorded else handed_on
                 known = not decision.is_hidden and agreement <= AGREES
-                # Nor does a difference where its own record says otherwise: not all is tried.
-                is_free = not decision.is_unrecorded or not self._source.has_record(
-                    decision.candidate.modules
-                )
-                seen = known or (is_free and decision.call in tested and current < NEAR)
+                # Where its own record says otherwise, it has to be nearer: not all is tried.
+                modules = decision.candidate.modules
+                is_refuted = decision.is_unrecorded and self._source.has_record(modules)
+                near = _NEARER if is_refuted else NEAR
+                seen = known or (decision.call in tested and current < near)
                 # One that may be another layer agrees with other parameters then.
                 is_known = reader == OUTPUTS or bool(self._decisions.made[reader].by)
                 seen &= is_known or not decision.is_unrecorded
