@@ -71,7 +71,8 @@ class Correspondence:
       unused: tensors that no variable takes.
       layout: the decision on the layout of kernels, with its reason.
       unread: variables on which no output depends, where a reference tells.
-      undecided: variables on which the reference does not decide; None without a reference.
+      undecided: variables on which the reference does not decide, or that its proof doubts; None
+        without a reference.
       others: tensors that are no weights -> what they are.
       codes: tensors that keep weights from being read -> what they are.
     """

@@ -85,7 +85,7 @@ class Proposal:
         is_named, total = some[-1].undecided is None, model_counts(self.plan)["variables"]
         if undecided := some[-1].undecided:
             state = f"{plural(len(undecided), 'variable')} of {total}"
-            cause = "no recorded value tells one way from another"
+            cause = "no recorded value tells one way from another, or the proof doubts them"
             verb = "is" if len(undecided) == 1 else "are"
             yield Problem(f"{state} {verb} not decided: {some_of(undecided, 3)}", cause)
         elif named and is_named:

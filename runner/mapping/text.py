@@ -112,7 +112,7 @@ def _open_questions(correspondence: Correspondence) -> Iterator[str]:
     open_ = {pair.variable for pair in unsure}
     by_names = [name for name in correspondence.undecided or () if name not in open_]
     for title, names in (
-        ("Not decided by values, proposed by names", by_names),
+        ("Not decided, with a rule", by_names),
         ("No tensor fits", correspondence.left),
         ("No variable takes", correspondence.unused),
         ("No output reads", correspondence.unread),

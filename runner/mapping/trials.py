@@ -64,11 +64,7 @@ class Tried:
 
 
 class Trials:
-    """Evaluates candidates.
-
-    Attributes:
-      evaluations: how often a layer was called.
-    """
+    """Evaluates candidates."""
 
     def __init__(
         self,
@@ -77,7 +73,6 @@ class Trials:
         variables: Mapping[str, tuple[Variable, Any]],
     ) -> None:
         self._calls, self._source, self._variables = calls, source, variables
-        self.evaluations = 0
         self._loaded: dict[str, Taken] = {}
 
     def load(self, candidate: Candidate) -> None:
@@ -103,7 +98,6 @@ class Trials:
         record is of another place then, and is not handed on.
         """
         self.load(candidate)
-        self.evaluations += 1
         value = array_of(run())
         function = None if behind else activation_of(self._calls[at].layer)
         best = Tried(candidate, math.inf)
@@ -122,7 +116,6 @@ class Trials:
     ) -> float:
         """Calls a layer, and returns how far it is from what is expected."""
         self.load(candidate)
-        self.evaluations += 1
         return difference(array_of(run()), expected)[0]
 
     def _arranged(self, way: Arrangement, expected: _Expected) -> NDArray[Any]:
@@ -209,7 +202,7 @@ def _record(name: str, read: _Read, *, cut: Cut | None = None) -> NDArray[Any]:
 
 def _behind(value: NDArray[Any], record: NDArray[Any]) -> Iterator[NDArray[Any]]:
     """Yields what a module may compute last: a multiple of a value, or an activation of it."""
-    factor = float((value * record).sum() / ((value * value).sum() or 1))
+    factor = max(0.0, float((value * record).sum() / ((value * value).sum() or 1)))
     yield value * np.float32(factor)
     yield from (np.asarray(function(value)) for function in _BEHIND)
 

@@ -11,6 +11,7 @@ import keras
 
 from runner.checkpoints.reader import CheckpointReader
 from runner.errors import ConfigError, described_type
+from runner.mapping.candidates import constant
 from runner.mapping.correspondence import Computed, Correspondence, Pair
 from runner.mapping.dataflow import trace
 from runner.mapping.decision import Decision
@@ -56,9 +57,9 @@ def decide(
     if not isinstance(model, keras.Layer):
         state = f"the model is {described_type(model)}"
         raise ConfigError.of(state, "a reference is compared with a Keras model's layers")
-    inputs, held = model_inputs(model, reference), keras_variables(model)
-    known = _variables(held, facts, tensors)
-    held = {name: held[name] for name in known}
+    inputs, everything = model_inputs(model, reference), keras_variables(model)
+    known = _variables(everything, facts, tensors)
+    held = {name: everything[name] for name in known}
     constants = {name: step for name, step in correspondence.constants.items() if name in known}
     correspondence = replace(correspondence, constants=constants)
     source = RecordedCheckpoint(reader, tensors, reference)
@@ -66,7 +67,7 @@ def decide(
     def forward() -> Any:
         return model(inputs, training=False)
 
-    with unchanged(held.values()), full_precision():
+    with unchanged(everything.values()), full_precision():
         calls, read_by_outputs = trace(model, held, forward)
         decisions = Decisions(
             calls, read_by_outputs, source, variables=known, proposed=correspondence
@@ -80,7 +81,7 @@ def decide(
 def doubted(correspondence: Correspondence, layers: Collection[str]) -> Correspondence:
     """Returns a correspondence that does not decide on the variables of layers."""
     known = [*correspondence.pairs, *correspondence.constants]
-    open_ = {name for name in known if name.rpartition("/")[0] in layers}
+    open_ = {name for name in known if any(name.startswith(f"{layer}/") for layer in layers)}
     reason = "the proof doubts it"
     doubts = {
         name: replace(pair, is_decided=False, computed=None, reasons=(*pair.reasons, reason))
@@ -100,13 +101,15 @@ def _variables(
 ) -> dict[str, Variable]:
     """Returns the variables to decide on: of those that do not train, such that tensors fit.
 
-    A model computes the others when it is built.
+    A model computes the others when it is built, unless a layer is frozen.
     """
     known = {name: _variable(name, held[name], some) for name, some in facts.items()}
     return {
         name: variable
         for name, variable in known.items()
-        if held[name].trainable or any(ways(variable, shape) for shape in tensors.values())
+        if held[name].trainable
+        or constant(variable)
+        or any(ways(variable, shape) for shape in tensors.values())
     }
 
 

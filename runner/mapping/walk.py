@@ -100,6 +100,8 @@ class Walk:
         if reader != OUTPUTS and self._decide_elsewhere(reader):
             return
         here = min((one.relative for one in tried), default=math.inf)
+        if reader == OUTPUTS:
+            here = self._measures.of(OUTPUTS, {}).relative
         best = self._nearest(reader, here)
         if best is not None:
             self._measures.adopt(best.changes)
@@ -150,7 +152,8 @@ class Walk:
         nothing = Measured(math.inf, {})
         if self._measures.left <= 0:
             return nothing
-        self._measures.left -= _COST_OF_DECIDING
+        left = self._measures.left = self._measures.left - _COST_OF_DECIDING
+        refuted = {*self._decisions.refuted}
         made = self._decisions.made
         self._forced = {at: one for at, one in changes.items() if one.key != made[at].candidate.key}
         saved = self._calls.saved()
@@ -162,6 +165,7 @@ class Walk:
             measured = nothing
         self._forced = {}
         if not measured.agrees:
+            self._measures.left, self._decisions.refuted = left, refuted
             self._calls.restore(saved)
             for decision in self._decisions.made.values():
                 self._trials.load(decision.candidate)
@@ -247,35 +251,46 @@ class Walk:
 
         self._decide(at, Tried(min(self._decisions.in_order(at), key=rank), math.inf))
 
+    def _compared(
+        self, reader: int, group: Sequence[Decision], measured: dict[object, float]
+    ) -> tuple[float, float, float, set[int], set[int]] | None:
+        """Compares layers side by side with their exchanges; None once it has adopted one.
+
+        Returns:
+          How far the reader is with what they hand on, with what they compute, and with the closest
+          exchange; the calls that took part in exchanges, and those of which one is as near.
+        """
+        now = {decision.call: decision.candidate for decision in group}
+        handed_on = self._measures.of(reader, {}).relative
+        # A record that is handed on hides what is before it.
+        current = self._measures.of(reader, now).relative
+        tested, unclear, closest = set[int](), set[int](), math.inf
+        for changes in self._ways.exchanges(group, reader):
+            is_within = {*changes} <= {*now}
+            if not is_within and unclear >= {*changes} & {*now}:
+                continue
+            key = tuple(sorted((at, candidate.key) for at, candidate in changes.items()))
+            if key not in measured and len(measured) < _MOST_EXCHANGES:
+                measured[key] = self._measures.of(reader, {**now, **changes}).relative
+            # What is not tried is not excluded.
+            there = measured.get(key, current)
+            if there * MARGIN < current and is_within:
+                self._measures.adopt(changes)
+                return None
+            closest = min(closest, there)
+            tested |= {*changes}
+            if not is_clear(there, current):
+                unclear |= {*changes} - self._decisions.joined(group, changes)
+        return handed_on, current, closest, tested, unclear
+
     def _settle(self, reader: int) -> None:
         """Decides on layers before a reader that agrees, by exchanges that would change it."""
         depends = self._decisions.depends(reader)
         measured: dict[object, float] = {}
         for group in [*self._decisions.groups(depends)]:
-            now = {decision.call: decision.candidate for decision in group}
-            handed_on = self._measures.of(reader, {}).relative
-            # A record that is handed on hides what is before it.
-            current = self._measures.of(reader, now).relative
-            tested, unclear, closest = set[int](), set[int](), math.inf
-            for changes in self._ways.exchanges(group, reader):
-                is_within = {*changes} <= {*now}
-                if not is_within and unclear >= {*changes} & {*now}:
-                    continue
-                key = tuple(sorted((at, candidate.key) for at, candidate in changes.items()))
-                if key not in measured and len(measured) < _MOST_EXCHANGES:
-                    measured[key] = self._measures.of(reader, {**now, **changes}).relative
-                # What is not tried is not excluded.
-                there = measured.get(key, current)
-                if there * MARGIN < current and is_within:
-                    self._measures.adopt(changes)
-                    now |= changes
-                    handed_on = current = there
-                    measured.clear()
-                    continue
-                closest = min(closest, there)
-                tested |= {*changes}
-                if not is_clear(there, current):
-                    unclear |= {*changes} - self._decisions.joined(group, changes)
+            while (compared := self._compared(reader, group, measured)) is None:
+                measured.clear()
+            handed_on, current, closest, tested, unclear = compared
             for decision in group:
                 decision.next = min(decision.next, closest)
                 decision.is_supported |= handed_on <= AGREES

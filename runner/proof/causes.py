@@ -99,7 +99,12 @@ class Reader:
             other = next(right, None)
         finally:
             _assign(before)
-        if other is None or self._is_right(self._under(other, reaching)[0]):
+        if other is None:
+            return None
+        # Its values are those behind the first change: without that, it may be no exchange.
+        changed = {id(variable) for variable, _ in change.values}
+        is_apart = changed.isdisjoint(id(variable) for variable, _ in other.values)
+        if is_apart and self._is_right(self._under(other, reaching)[0]):
             return other
         return Change({**other.layers, **change.layers}, [*change.values, *other.values])
 

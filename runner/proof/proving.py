@@ -140,7 +140,8 @@ class _Proving:
         if not causes.found:
             lines += unproven([path for path in causes.unproven if path != (first and first.layer)])
         # A layer that is near differs itself, as by its epsilon.
-        is_near = first is not None and first.relative < NEAR
+        rest = (one for one in layers if not one.agrees and one.layer not in causes.guilty)
+        is_near = (without := next(rest, None)) is not None and without.relative < NEAR
         doubtful = {*causes.guilty} if is_near else {*causes.guilty, *causes.unproven}
         lines += self._origins(first) if first else ()
         return replace(proof, findings=tuple(lines), doubtful=tuple(sorted(doubtful)))
