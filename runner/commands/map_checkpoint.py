@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> None:
     doubts = [*proposal.doubts()]
     if proposal.proof is not None:
         if proposal.plan.problems:
-            notes.append("With the nearest tensors for what is not decided:")
+            notes.append("Proof with the nearest tensors for what is not decided:")
         notes += proposal.proof.lines()
     elif doubts:
         notes.append(f"A proposal: {'; '.join(doubt.state for doubt in doubts)}.")

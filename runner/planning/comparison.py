@@ -131,7 +131,10 @@ class Proof:
         rules = "the rules of this layer" if self.first_difference else "its rules"
         remedy = f"correct the model or {rules}"
         if self.contradiction:
-            remedy = "record the reference of this checkpoint, or take the checkpoint that it is of"
+            remedy = (
+                "record a reference of this checkpoint's model, or use the checkpoint that it was "
+                "recorded from"
+            )
         return Problem(
             f"{key} fails: {state.partition(': ')[2]}",
             "; ".join(line.strip() for line in cause),

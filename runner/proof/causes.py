@@ -310,7 +310,9 @@ class Causes:
         named = {one.layer for one in self._now.layers if local.has_named_tensors(one)}
         for path, what in change.layers.items():
             if path in named and what.startswith(_EXCHANGED):
-                self.contradiction = f"{path} has its module's tensors by name, others by value"
+                self.contradiction = (
+                    f"{path} has its module's tensors by name, another module's by value"
+                )
 
 
 def _changes(layers: Mapping[str, Sequence[Any]]) -> Iterator[Change]:

@@ -117,7 +117,7 @@ class Flip(Conversion):
         """See `Conversion.shape`."""
         numbers = range(-len(shape), len(shape))
         if len({axis % len(shape) for axis in self.axes if axis in numbers}) < len(self.axes):
-            raise ValueError(f"{list(shape)} has not the axes {list(self.axes)}")
+            raise ValueError(f"axes {list(self.axes)} are not different axes of {list(shape)}")
         return shape
 
     def apply(self, value: NDArray[Any], initial: NDArray[Any] | None = None) -> NDArray[Any]:

@@ -146,9 +146,9 @@ def _fault(database: Path) -> str:
     except sqlite3.OperationalError:
         return ""  # It may be locked; whoever opens it waits, and says so.
     except sqlite3.DatabaseError:
-        return "is no SQLite database"
+        return "is not an SQLite database"
     is_other = tables and "experiments" not in tables
-    return "holds tables of something else, and none of MLflow" if is_other else ""
+    return "holds another application's tables and none of MLflow's" if is_other else ""
 
 
 def _refused(uri: str, cause: str, remedy: str) -> TrackingUriError:

@@ -267,7 +267,7 @@ def test_a_plan_is_printed_in_each_format(
         (
             {"tracking": TrackingConfig(f"sqlite:///{__file__}")},
             TrackingUriError,
-            r"test_run\.py is no SQLite database",
+            r"test_run\.py is not an SQLite database",
         ),
     ],
     ids=["configuration", "plan", "store", "file"],

@@ -70,4 +70,4 @@ def test_a_right_map_of_a_file_with_exchanged_modules_says_so(
     assert all(output.agrees for output in proposal.proof.outputs)
     *_, doubt = proposal.doubts()
     assert "the checkpoint and the reference do not belong together" in str(doubt)
-    assert "record the reference of this checkpoint" in str(doubt)
+    assert "record a reference of this checkpoint's model" in str(doubt)

@@ -289,7 +289,7 @@ def test_tensors_that_only_their_names_make_right_contradict_the_reference(
     network, changes, guilty = PLANTED[planted]
     proof = source_of(network, folder).proof(changes, in_file=True)
     assert any(f"{layer} has its module's tensors by name" in str(proof) for layer in guilty)
-    assert "record the reference of this checkpoint" in str(proof.problem())
+    assert "record a reference of this checkpoint's model" in str(proof.problem())
 
 
 @pytest.mark.parametrize("planted", ["norms", "layers, far", "query and key", "two pairs"])

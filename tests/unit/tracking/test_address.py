@@ -114,7 +114,11 @@ def test_a_file_of_something_else_is_refused_and_stays_as_it_is(kind: str, tmp_p
             connection.execute("CREATE TABLE trials (number INTEGER)")
             connection.commit()
     before = None if kind == "folder" else database.read_bytes()
-    causes = {"text": "no SQLite database", "folder": "a directory", "optuna": "something else"}
+    causes = {
+        "text": "not an SQLite database",
+        "folder": "a directory",
+        "optuna": "another application",
+    }
     with pytest.raises(TrackingUriError, match=causes[kind]):
         address_of("sqlite:///my notes.db", tmp_path).require_usable()
     assert [*tmp_path.iterdir()] == [database]
