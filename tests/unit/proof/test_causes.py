@@ -37,7 +37,8 @@ def convolutions() -> keras.Model:
     hidden = layers.Conv1D(6, 3, padding="same", use_bias=False, name="conv_1")(x)
     hidden = layers.ReLU()(layers.BatchNormalization(name="norm_1")(hidden))
     hidden = layers.Conv1D(6, 3, padding="same", use_bias=False, name="conv_2")(hidden)
-    x = layers.ReLU()(x + layers.BatchNormalization(name="norm_2")(hidden))
+    hidden = layers.BatchNormalization(name="norm_2")(hidden)
+    x = layers.ReLU()(layers.Add()([hidden, x]))
     return keras.Model(inputs, layers.Dense(3, name="head")(x))
 
 
