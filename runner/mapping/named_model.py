@@ -13,6 +13,7 @@ from typing import Any
 import keras
 import yaml
 from hydra.utils import get_object
+from omegaconf import OmegaConf
 
 from runner.config.composition import (
     command_scope,
@@ -105,7 +106,9 @@ def _of_target(name: str, settings: Sequence[str]) -> Any:
     for setting in settings:
         key, _, value = setting.partition("=")
         try:
-            node[key] = yaml.safe_load(value)
+            # As Hydra reads overrides: `1e-3` is a number, which YAML's own rules deny.
+            parsed: Any = OmegaConf.to_container(OmegaConf.from_dotlist([f"{key}={value}"]))
+            node |= parsed
         except yaml.YAMLError as error:
             cause = str(error).splitlines()[-1].strip("^ ") or "it is not YAML"
             raise ConfigError.of(f"MODEL.{key} is {value!r}", cause, "quote it") from error

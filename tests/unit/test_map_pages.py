@@ -14,6 +14,7 @@ import pytest
 from runner.commands.command_line import run_command
 from runner.errors import PlanError, RunnerError
 from runner.examples import resnet
+from runner.mapping.named_model import model_named
 from tests.support.command_line import in_process
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -81,6 +82,12 @@ def test_the_tutorial_takes_a_file_of_pytorch_to_a_proven_warm_start(
 def test_mistakes_are_one_message(arguments: list[str], message: str) -> None:
     with pytest.raises(RunnerError, match=re.escape(message)):
         run_command("map", *arguments)
+
+
+def test_arguments_of_a_model_are_read_as_overrides_are() -> None:
+    settings = ["epsilon=1e-3", "axis=[1, 2]", "name=norm", "scale=false"]
+    model, _ = model_named("keras.layers.LayerNormalization", settings)
+    assert (model.epsilon, [*model.axis], model.name, model.scale) == (1e-3, [1, 2], "norm", False)
 
 
 def test_a_file_with_an_equals_sign_is_a_file(
