@@ -127,14 +127,9 @@ def _of_several(variables: Sequence[Variable], source: RecordedCheckpoint) -> It
     ]
     for axis, count in itertools.product((0, 1), (2, 3)):
         for at in range(len(matrices)):
-            for rest in itertools.permutations(matrices[at + 1 : at + 2 + count], count - 1):
-                for modules in _insertions(matrices[at], rest):
+            for rest in itertools.combinations(matrices[at + 1 : at + 2 + count], count - 1):
+                for modules in itertools.permutations((matrices[at], *rest)):
                     yield from _fused_of(modules, roles, axis)
-
-
-def _insertions(one: Module, others: Sequence[Module]) -> Iterator[tuple[Module, ...]]:
-    for place in range(len(others) + 1):
-        yield (*others[:place], one, *others[place:])
 
 
 def _fused_of(

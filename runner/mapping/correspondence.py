@@ -125,6 +125,24 @@ def guessed(correspondence: Correspondence) -> Correspondence:
     return replace(correspondence, pairs=pairs)
 
 
+def doubted(correspondence: Correspondence, layers: Collection[str]) -> Correspondence:
+    """Returns a correspondence that does not decide on the variables of layers."""
+    known = [*correspondence.pairs, *correspondence.constants]
+    open_ = {name for name in known if any(name.startswith(f"{layer}/") for layer in layers)}
+    reason = "the proof doubts it"
+    doubts = {
+        name: replace(pair, is_decided=False, computed=None, reasons=(*pair.reasons, reason))
+        for name, pair in correspondence.pairs.items()
+        if name in open_
+    }
+    undecided = open_.union(correspondence.undecided or ())
+    return replace(
+        correspondence,
+        pairs={**correspondence.pairs, **doubts},
+        undecided=tuple(name for name in known if name in undecided),
+    )
+
+
 def correspond(
     variables: Mapping[str, Shape],
     tensors: Mapping[str, Shape],

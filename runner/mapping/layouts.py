@@ -66,6 +66,11 @@ class Variable:
         return "embedding" in self.leaf or self.layer.endswith("Embedding")
 
 
+def channels_first(axes: Sequence[int]) -> Shape:
+    """Returns the axes of a map as PyTorch flattens it; Keras has the channels last."""
+    return (*axes[-1:], *axes[:-1])
+
+
 def ways(variable: Variable, shape: Shape) -> list[Way]:
     """Returns the ways in which a tensor of a shape may be a variable."""
     if variable.is_table:

@@ -17,13 +17,13 @@ from runner.checkpoints.reader import CheckpointReader, CheckpointSpec
 from runner.config.choices import WARM_STARTED
 from runner.console import plural, some_of
 from runner.errors import ConfigError, Problem
-from runner.mapping.correspondence import Correspondence, correspond, decided, guessed
+from runner.mapping.correspondence import Correspondence, correspond, decided, doubted, guessed
 from runner.mapping.counted import by_position, known_by
-from runner.mapping.layouts import Shape
+from runner.mapping.layouts import Shape, channels_first
 from runner.mapping.names import require_used, tokens
 from runner.mapping.numbered import words_for_numbers
 from runner.mapping.text import document
-from runner.mapping.values import decide, doubted
+from runner.mapping.values import decide
 from runner.mapping.weights import sort_out
 from runner.mapping.written_rules import Written, write
 from runner.planning.comparison import Proof
@@ -149,20 +149,19 @@ def propose(
         compared with the model.
       CheckpointError: when a checkpoint or the reference cannot be read.
     """
+    held = eager_variables(model)
     variables = {
         name: tuple(tensorflow_variable(variable).shape.as_list())
-        for name, variable in eager_variables(model).items()
+        for name, variable in held.items()
         if classify(name, model=True) in WARM_STARTED
     }
-    dtypes = {name: dtype_name(held) for name, held in eager_variables(model).items()}
+    dtypes = {name: dtype_name(variable) for name, variable in held.items()}
     # Tensors that are weights are floats; places in a sequence, for example, have none.
     integers = tuple(name for name in variables if "int" in dtypes[name] or "bool" in dtypes[name])
     free = {name: shape for name, shape in variables.items() if name not in integers}
     facts = {name: known for name, known in layer_facts(model).items() if name in free}
     layers = {name: known["layer"] for name, known in facts.items()}
-    maps = {name: known["flattened"] for name, known in facts.items() if known["flattened"]}
-    # PyTorch flattens the channels first, Keras last.
-    flattened = {name: (axes[-1], *axes[:-1]) for name, axes in maps.items()}
+    flattened = {name: channels_first(known["flattened"]) for name, known in facts.items()}
     if isinstance(checkpoint, str | bytes | os.PathLike):
         checkpoint = [checkpoint]
     paths = [os.fsdecode(path) for path in checkpoint]

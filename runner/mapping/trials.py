@@ -21,7 +21,7 @@ from runner.mapping.decision import AGREES
 from runner.mapping.layouts import Variable
 from runner.mapping.module_fitting import Taken
 from runner.mapping.source import RecordedCheckpoint
-from runner.planning.comparison import Arrangement, arranged, arrangements, difference
+from runner.planning.comparison import Arrangement, arranged, arrangements, difference, factor_to
 from runner.proof.feeding import activation_of, array_of
 
 # How many candidates of one call are tried, and how many with records of other places.
@@ -202,8 +202,7 @@ def _record(name: str, read: _Read, *, cut: Cut | None = None) -> NDArray[Any]:
 
 def _behind(value: NDArray[Any], record: NDArray[Any]) -> Iterator[NDArray[Any]]:
     """Yields what a module may compute last: a multiple of a value, or an activation of it."""
-    factor = max(0.0, float((value * record).sum() / ((value * value).sum() or 1)))
-    yield value * np.float32(factor)
+    yield value * np.float32(factor_to(value, record))
     yield from (np.asarray(function(value)) for function in _BEHIND)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -16,7 +16,7 @@ from runner.mapping.correspondence import Computed, Correspondence, Pair
 from runner.mapping.dataflow import trace
 from runner.mapping.decision import Decision
 from runner.mapping.decisions import Decisions
-from runner.mapping.layouts import Shape, Variable, ways
+from runner.mapping.layouts import Shape, Variable, channels_first, ways
 from runner.mapping.source import RecordedCheckpoint
 from runner.mapping.trials import Trials
 from runner.mapping.walk import Walk
@@ -78,24 +78,6 @@ def decide(
     return _decided(decisions, correspondence, [*facts], tensors)
 
 
-def doubted(correspondence: Correspondence, layers: Collection[str]) -> Correspondence:
-    """Returns a correspondence that does not decide on the variables of layers."""
-    known = [*correspondence.pairs, *correspondence.constants]
-    open_ = {name for name in known if any(name.startswith(f"{layer}/") for layer in layers)}
-    reason = "the proof doubts it"
-    doubts = {
-        name: replace(pair, is_decided=False, computed=None, reasons=(*pair.reasons, reason))
-        for name, pair in correspondence.pairs.items()
-        if name in open_
-    }
-    undecided = open_.union(correspondence.undecided or ())
-    return replace(
-        correspondence,
-        pairs={**correspondence.pairs, **doubts},
-        undecided=tuple(name for name in known if name in undecided),
-    )
-
-
 def _variables(
     held: Mapping[str, Any], facts: Mapping[str, Mapping[str, Any]], tensors: Mapping[str, Shape]
 ) -> dict[str, Variable]:
@@ -114,8 +96,7 @@ def _variables(
 
 
 def _variable(name: str, variable: Any, facts: Mapping[str, Any]) -> Variable:
-    # PyTorch flattens the channels first, Keras last.
-    flattened = (facts["flattened"][-1:] + facts["flattened"][:-1]) if facts["flattened"] else ()
+    flattened = channels_first(facts["flattened"])
     return Variable(name, tuple(variable.shape), facts["layer"], facts["axes"], flattened)
 
 

@@ -68,8 +68,9 @@ class Walk:
     def run(self) -> None:
         """Decides on all variables."""
         self._calls.reach()
-        if not self._measures.of(OUTPUTS, {}).agrees:
-            self._search(OUTPUTS, [])
+        outputs = self._measures.of(OUTPUTS, {})
+        if not outputs.agrees:
+            self._search(OUTPUTS, [], outputs.relative)
         self._settle(OUTPUTS)
         self._calls.clear()
 
@@ -90,18 +91,19 @@ class Walk:
         elif self._forced:
             raise ContradictedError
         else:
-            raise PauseError(lambda: self._search(at, tried))
+            here = tried[0].relative if tried else math.inf
+            raise PauseError(lambda: self._search(at, tried, here))
         if self._decisions.is_reader(at):
             raise PauseError(lambda: self._settle(at))
         return self._calls.output(at, run)
 
-    def _search(self, reader: int, tried: Sequence[Tried]) -> None:
-        """Changes what is before a reader until it agrees, or decides on it as it is."""
+    def _search(self, reader: int, tried: Sequence[Tried], here: float) -> None:
+        """Changes what is before a reader until it agrees, or decides on it as it is.
+
+        Before that, the reader is as far from its record as `here` says.
+        """
         if reader != OUTPUTS and self._decide_elsewhere(reader):
             return
-        here = min((one.relative for one in tried), default=math.inf)
-        if reader == OUTPUTS:
-            here = self._measures.of(OUTPUTS, {}).relative
         best = self._nearest(reader, here)
         if best is not None:
             self._measures.adopt(best.changes)

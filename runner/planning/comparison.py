@@ -281,6 +281,11 @@ def _splits(whole: tuple[int, ...], parts: tuple[int, ...]) -> bool:
     return not rest
 
 
+def factor_to(value: NDArray[Any], expected: NDArray[Any]) -> float:
+    """Returns the factor, 0 or more, that brings a value closest to what is expected."""
+    return max(0.0, float((value * expected).sum() / ((value * value).sum() or 1)))
+
+
 def difference(value: NDArray[Any], expected: NDArray[Any]) -> tuple[float, float]:
     """Returns the largest difference, relative to the reference's largest value and absolute."""
     exact = expected.astype(np.float64)

@@ -207,7 +207,7 @@ class Causes:
 
     Attributes:
       before: how the model compares before any cause is undone.
-      found: what differed, and the change that made it agree.
+      undone: what differed, and the change that made it agree.
       unproven: the first layer that differs without a cause, and those that reach it and that no
         record shows to be right. Behind it, no cause is sought.
       contradiction: a layer of which checkpoint and reference contradict each other, or nothing.
@@ -219,7 +219,7 @@ class Causes:
         Args:
           compare: compares the model with its present values.
         """
-        self.found: list[tuple[Comparison, Change]] = []
+        self.undone: list[tuple[Comparison, Change]] = []
         self.unproven: list[str] = []
         self.contradiction = ""
         self._compare = compare
@@ -238,15 +238,15 @@ class Causes:
         """
         layers = [*self._now.layers]
         named = set[str]()
-        for of, change in self.found:
-            undone = f": once that is undone, {of.layer or 'the output'} agrees"
+        for of, change in self.undone:
+            behind = f": once that is undone, {of.layer or 'the output'} agrees"
             paths = sorted(change.layers.keys() - named, key=lambda path: path != of.layer)
             named |= {*paths}
             guilty = [
                 Comparison(
                     *(module_of(path), path, of.absolute, of.relative),
                     agrees=False,
-                    note=change.layers[path] + (undone if change.values else ""),
+                    note=change.layers[path] + (behind if change.values else ""),
                 )
                 for path in paths
             ]
@@ -266,7 +266,7 @@ class Causes:
             change, reaching = reader.cause(self._rest)
             if change is not None:
                 self._undo(change)
-                self.found.append((of, change))
+                self.undone.append((of, change))
             elif not of.agrees:
                 if other := self._now.local.other_module(of):
                     what = f"{of.layer} computes what {other} did, with the tensors of {of.module}"
@@ -285,7 +285,7 @@ class Causes:
     @property
     def guilty(self) -> set[str]:
         """The paths of the layers whose tensors were changed."""
-        return {path for _, change in self.found for path in change.layers}
+        return {path for _, change in self.undone for path in change.layers}
 
     def _rest(self, change: Change) -> float:
         """Returns how much differs after a change; infinite if that contradicts what agrees."""

@@ -26,6 +26,7 @@ from runner.planning.comparison import (
     arrangements,
     compare,
     difference,
+    factor_to,
 )
 from runner.proof.feeding import Values, activation_of, array_of
 
@@ -352,8 +353,7 @@ def _is_closer(compared: Mapping[int, Comparison], known: Mapping[int, Compariso
 def _scaled(layer: Layer, value: NDArray[Any], tolerance: float) -> Comparison | None:
     """Returns the comparison of a table whose module scales its rows, as Gemma's; else None."""
     for array in arrangements(layer.record, value.shape):
-        factor = max(0.0, float((value * array).sum() / ((value * value).sum() or 1)))
-        scaled = (value * factor).astype(value.dtype)
+        scaled = (value * factor_to(value, array)).astype(value.dtype)
         comparison = compare(layer.module, layer.path, scaled, array, tolerance)
         if comparison.agrees:
             return comparison

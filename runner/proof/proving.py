@@ -137,7 +137,7 @@ class _Proving:
         lines = [*settings[first.layer], *self._flatten_order(first, inputs)] if first else []
         lines += other_examples(reference)
         lines += further_causes([one for one in layers if one.layer in causes.guilty])
-        if not causes.found:
+        if not causes.undone:
             lines += unproven([path for path in causes.unproven if path != (first and first.layer)])
         # A layer that is near differs itself, as by its epsilon.
         rest = (one for one in layers if not one.agrees and one.layer not in causes.guilty)

@@ -132,12 +132,17 @@ def address_of(uri: str, directory: Path) -> Address:
     return Address(f"sqlite:///{path}{question}{options}", "sqlite", database)
 
 
+def creation_marker(database: Path) -> Path:
+    """Returns the file that lies beside an SQLite database while MLflow creates its tables."""
+    return Path(f"{database}.creating")
+
+
 def _fault(database: Path) -> str:
     """Returns why a file that exists can be no database of MLflow; empty if it may be one."""
     if database.is_dir():
         return "is a directory"
     # One that MLflow was creating, when a process was killed, is completed later.
-    if not database.exists() or Path(f"{database}.creating").exists():
+    if not database.exists() or creation_marker(database).exists():
         return ""
     try:
         with closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)) as connection:

@@ -15,7 +15,7 @@ from mlflow import MlflowClient
 
 from runner.errors import TrackingError
 from runner.internals.mlflow import unchanged_logging
-from runner.tracking.address import Address
+from runner.tracking.address import Address, creation_marker
 
 
 def open_client(address: Address) -> MlflowClient:
@@ -69,7 +69,7 @@ def exclusive(database: Path, lock_seconds: float = 120.0) -> Iterator[None]:
 def _creation_completed(database: Path) -> Iterator[None]:
     # MLflow takes seconds to create the tables, and cannot use a database for which that was cut
     # short; nothing was recorded in it yet.
-    creating = Path(f"{database}.creating")
+    creating = creation_marker(database)
     if creating.exists():
         for part in (database, Path(f"{database}-journal")):
             part.unlink(missing_ok=True)

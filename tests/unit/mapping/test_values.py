@@ -229,10 +229,14 @@ def test_branches_that_are_alike_are_told_apart(names: str, tmp_path: Path) -> N
 def attention(x: Any) -> Any:
     """Attention of two heads by plain matrices."""
     parts = [layers.Dense(6, name=name)(x) for name in ("q", "k", "v")]
+    return layers.Dense(6, name="o")(two_heads(parts))
+
+
+def two_heads(parts: Sequence[Any]) -> Any:
+    """What two heads of attention compute of queries, keys and values of six channels."""
     q, k, v = (keras.ops.transpose(layers.Reshape((5, 2, 3))(p), (0, 2, 1, 3)) for p in parts)
     heads = keras.ops.softmax(q @ keras.ops.transpose(k, (0, 1, 3, 2))) @ v
-    joined = layers.Reshape((5, 6))(keras.ops.transpose(heads, (0, 2, 1, 3)))
-    return layers.Dense(6, name="o")(joined)
+    return layers.Reshape((5, 6))(keras.ops.transpose(heads, (0, 2, 1, 3)))
 
 
 def test_interleaved_heads_of_plain_matrices_are_found(tmp_path: Path) -> None:

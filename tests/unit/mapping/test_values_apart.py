@@ -23,6 +23,7 @@ from tests.unit.mapping.test_values import (
     attending,
     attention,
     recorded,
+    two_heads,
     written,
 )
 
@@ -326,10 +327,7 @@ def fused() -> keras.Model:
     """Attention of two heads whose query, key and value are one layer."""
     x = keras.Input((5, 6))
     parts = keras.ops.split(layers.Dense(18, name="qkv")(x), 3, -1)
-    q, k, v = (keras.ops.transpose(layers.Reshape((5, 2, 3))(p), (0, 2, 1, 3)) for p in parts)
-    heads = keras.ops.softmax(q @ keras.ops.transpose(k, (0, 1, 3, 2))) @ v
-    joined = layers.Reshape((5, 6))(keras.ops.transpose(heads, (0, 2, 1, 3)))
-    return keras.Model(x, layers.Dense(4, name="o")(joined))
+    return keras.Model(x, layers.Dense(4, name="o")(two_heads(parts)))
 
 
 @pytest.mark.parametrize("is_turned", [True, False])
